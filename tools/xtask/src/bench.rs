@@ -3,7 +3,7 @@
 //!
 //! Each build has another amount of unrelated code, for the compiler and the linker lay out the same source in
 //! another way beside it. Instructions are counted by `examples/instruction-counts` under QEMU's `-icount`.
-//! docs/host-benchmarks.md has the keys of both JSON objects.
+//! tools/granule-bench/README.md has the keys of both JSON objects.
 
 use std::fmt::Write as _;
 use std::process::Command;

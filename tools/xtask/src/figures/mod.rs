@@ -12,7 +12,7 @@ mod stored;
 mod table;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -42,9 +42,6 @@ pub(crate) struct Options {
     #[arg(long)]
     list: bool,
 }
-
-/// The measurements: the results of each run that was made, or why there are none.
-type Measured<'a> = Vec<(&'a Run, Result<Vec<Value>>)>;
 
 /// What `figures.toml` contains.
 #[derive(Debug, serde::Deserialize)]
@@ -94,26 +91,19 @@ fn make(options: &Options) -> Result<usize> {
     // Before measuring, which takes a while and may see edits.
     let made = Made::here()?;
     let mut wrong = Vec::new();
-    let measured = measure(&chosen)?;
-    for (run, results) in &measured {
-        match results {
-            Err(error) => wrong.push(format!("run {}: {error:#}", run.name)),
-            Ok(results) if options.check => wrong.extend(check(&run.name, results)?),
-            Ok(results) => {
-                stored::write(run, &made, results)?;
-                println!("wrote {}", stored::name(&run.name));
-            }
-        }
-    }
+    measure(&chosen, |run, results| {
+        let lines = results.and_then(|results| match options.check {
+            true => check(&run.name, &results),
+            false => stored::write(run, &made, &results).map(|()| Vec::new()),
+        });
+        let failed = |error| vec![format!("run {}: {error:#}", run.name)];
+        wrong.extend(lines.unwrap_or_else(failed));
+    })?;
     wrong.extend(write_table(&contents.rows, options.check)?);
     for line in &wrong {
         println!("wrong: {line}");
     }
-    println!(
-        "{} runs made, {} results wrong",
-        measured.len(),
-        wrong.len()
-    );
+    println!("{} runs made, {} wrong", chosen.len(), wrong.len());
     if options.check {
         let rest = contents.runs.iter().filter(|run| !is_chosen(run));
         let rest: Vec<_> = rest.map(|run| run.name.as_str()).collect();
@@ -150,14 +140,7 @@ fn check(run: &str, fresh: &[Value]) -> Result<Vec<String>> {
         return Ok(vec![format!("{name} is missing")]);
     };
     let differences = compare::differences(&file["results"], &Value::from(fresh));
-    let lines = differences.iter().map(|it| {
-        let compare::Difference {
-            path,
-            stored,
-            fresh,
-        } = it;
-        format!("{name}: {path}: stored {stored}, measured {fresh}")
-    });
+    let lines = differences.iter().map(|line| format!("{name}: {line}"));
     Ok(lines.collect())
 }
 
@@ -168,16 +151,13 @@ fn write_table(rows: &[table::Row], check: bool) -> Result<Vec<String>> {
     let document = files::text(&path)?;
     let old = table::within(&document).context(DOCUMENT)?;
     if check {
-        let differing = new
-            .lines()
-            .filter(|line| !old.lines().any(|old| old == *line));
-        let mut wrong: Vec<_> = differing
-            .map(|line| format!("{DOCUMENT} lacks `{line}`"))
-            .collect();
-        if wrong.is_empty() && new != old {
-            wrong.push(format!("{DOCUMENT} has other rows than figures.toml"));
-        }
-        return Ok(wrong);
+        let only = |a: &str, b: &str, what: &str| -> Vec<String> {
+            let lines = a.lines().filter(|line| b.lines().all(|it| it != *line));
+            lines
+                .map(|line| format!("{DOCUMENT} {what} `{line}`"))
+                .collect()
+        };
+        return Ok([only(&new, old, "lacks"), only(old, &new, "has")].concat());
     }
     if new != old {
         files::write(&path, table::replace(&document, &new)?)?;
@@ -206,8 +186,8 @@ fn cost(run: &Run) -> Duration {
     }
 }
 
-/// Makes the runs, phase by phase, and prints the remaining time after each.
-fn measure<'a>(chosen: &[&'a Run]) -> Result<Measured<'a>> {
+/// Makes the runs, phase by phase, gives each one's results away and prints the remaining time.
+fn measure(chosen: &[&Run], mut made: impl FnMut(&Run, Result<Vec<Value>>)) -> Result<()> {
     println!("building what is measured");
     let granule = prepare(chosen)?;
     let start = Instant::now();
@@ -217,7 +197,6 @@ fn measure<'a>(chosen: &[&'a Run]) -> Result<Measured<'a>> {
         chosen.len(),
         about(pace.left(Duration::ZERO))
     );
-    let mut measured = Vec::new();
     let before = |phase| (0..chosen.len()).filter(move |&at| chosen[at].phase < phase);
     let jobs = chosen.iter().map(|run| Job {
         needs: before(run.phase).collect(),
@@ -233,27 +212,27 @@ fn measure<'a>(chosen: &[&'a Run]) -> Result<Measured<'a>> {
         |finished| {
             let run = chosen[finished.job];
             pace.ended(cost(run));
+            let ended = if finished.result.is_ok() {
+                "made"
+            } else {
+                "FAILED"
+            };
             println!(
-                "{:18} {} in {}; about {} left",
+                "{:18} {ended} in {}; about {} left",
                 run.name,
-                if finished.result.is_ok() {
-                    "measured"
-                } else {
-                    "FAILED"
-                },
                 about(finished.time),
                 about(pace.left(start.elapsed()))
             );
-            measured.push((run, finished.result));
+            made(run, finished.result);
             // The others are measured all the same.
             true
         },
     );
-    Ok(measured)
+    Ok(())
 }
 
 /// Builds everything that the runs boot, so that no build runs beside another.
-fn prepare(chosen: &[&Run]) -> Result<std::path::PathBuf> {
+fn prepare(chosen: &[&Run]) -> Result<PathBuf> {
     let mut names = chosen.iter().map(|run| run.name.as_str());
     if names.any(|name| ["user", "size"].contains(&name)) {
         for size in image::Fixed::ALL {
@@ -263,25 +242,18 @@ fn prepare(chosen: &[&Run]) -> Result<std::path::PathBuf> {
     // Last, so that its ELF file is the one that stays.
     image::image(None)?;
     user::build()?;
-    let granule = boot::build_cli()?;
-    ensure!(
-        Path::new(&granule).exists(),
-        "{} is not there",
-        granule.display()
-    );
-    Ok(granule)
+    boot::build_cli()
 }
 
 /// Whether a name fits a pattern in which `*` stands for anything.
 fn fits(pattern: &str, name: &str) -> bool {
-    match pattern.split_once('*') {
-        None => pattern == name,
-        Some((start, rest)) => name.strip_prefix(start).is_some_and(|name| {
-            (0..=name.len())
-                .filter(|at| name.is_char_boundary(*at))
-                .any(|at| fits(rest, &name[at..]))
-        }),
-    }
+    let Some((start, rest)) = pattern.split_once('*') else {
+        return pattern == name;
+    };
+    name.strip_prefix(start).is_some_and(|name| {
+        let mut ends = (0..=name.len()).filter_map(|at| name.get(at..));
+        ends.any(|end| fits(rest, end))
+    })
 }
 
 #[cfg(test)]

@@ -19,16 +19,12 @@ pub(super) fn figure(json: &Value, at: &str, expression: &str) -> Result<f64> {
             .filter_map(|operator| Some((rest.find(operator)?, *operator)))
             .min();
         let term = next.map_or(rest, |(place, _)| &rest[..place]).trim();
-        let term = term.parse().or_else(|_| {
-            number(
-                json,
-                &if term.starts_with('.') {
-                    format!("{at}{term}")
-                } else {
-                    term.to_owned()
-                },
-            )
-        })?;
+        let path = if term.starts_with('.') {
+            [at, term].concat()
+        } else {
+            term.to_owned()
+        };
+        let term = term.parse().or_else(|_| number(json, &path))?;
         let result = match (figure, operator) {
             (None, _) => term,
             (Some(left), " - ") => left - term,

@@ -18,7 +18,7 @@ pub(super) struct Row {
     /// The beginning of paths that begin with a dot.
     #[serde(default)]
     at: String,
-    /// The cell of others; with `names` it is made once for each name, which replaces `%`.
+    /// The cell of others; with `names` it is made for each of them, which replaces `NAME`.
     others: String,
     #[serde(default)]
     names: Vec<String>,
@@ -52,26 +52,24 @@ pub(super) fn table(rows: &[Row], results: &BTreeMap<String, Value>) -> Result<S
 impl Row {
     /// All cells but the first.
     pub(super) fn cells(&self, json: Option<&Value>) -> Result<[String; 3]> {
-        let mut others = Vec::new();
-        if self.names.is_empty() {
-            others.push(("Linux", self.cell(&self.others, json)?));
-        }
-        for name in &self.names {
-            others.push((
-                name.as_str(),
-                self.cell(&self.others.replace('%', name), json)?,
-            ));
-        }
+        let linux = ["Linux".to_owned()];
+        let names = if self.names.is_empty() {
+            &linux
+        } else {
+            self.names.as_slice()
+        };
+        let other = |name: &String| self.cell(&self.others.replace("NAME", name), json);
+        let others = names.iter().map(other).collect::<Result<Vec<Cell>>>()?;
         let granule = self.cell(&self.granule, json)?;
         let ahead = match &self.ahead {
             Some(ahead) => ahead.clone(),
-            None => ahead(&others, &granule),
+            None => ahead(names, &others, &granule),
         };
         let ahead = match &self.note {
             Some(note) if ahead != NONE => format!("{ahead}, {note}"),
             _ => ahead,
         };
-        let mut others: Vec<String> = others.into_iter().map(|(_, (text, _))| text).collect();
+        let mut others: Vec<String> = others.into_iter().map(|(text, _)| text).collect();
         others.dedup();
         Ok([others.join(", "), granule.0, ahead])
     }
@@ -98,24 +96,20 @@ impl Row {
 }
 
 /// Whose first figure is less, in bold if it is not Granule's.
-fn ahead(others: &[(&str, Cell)], (_, granule): &Cell) -> String {
-    let least =
-        |(name, (_, figures)): &(_, Cell)| Some((*name, figures.iter().copied().reduce(f64::min)?));
-    let others = others.iter().filter_map(least);
-    let (Some(&ours), Some((name, theirs))) =
-        (granule.first(), others.min_by(|a, b| a.1.total_cmp(&b.1)))
-    else {
+fn ahead(names: &[String], others: &[Cell], (_, granule): &Cell) -> String {
+    let figures = names
+        .iter()
+        .zip(others)
+        .flat_map(|(name, (_, figures))| figures.iter().map(move |it| (name, *it)));
+    let least = figures.min_by(|a, b| a.1.total_cmp(&b.1));
+    let (Some(&ours), Some((name, theirs))) = (granule.first(), least) else {
         return NONE.to_owned();
     };
-    let barely = if (ours - theirs).abs() <= NEAR * theirs.abs() {
-        ", barely"
-    } else {
-        ""
-    };
-    if ours < theirs {
-        format!("Granule{barely}")
-    } else {
-        format!("**{name}**{barely}")
+    let is_near = (ours - theirs).abs() <= NEAR * theirs.abs();
+    let barely = if is_near { ", barely" } else { "" };
+    match ours < theirs {
+        true => format!("Granule{barely}"),
+        false => format!("**{name}**{barely}"),
     }
 }
 
@@ -124,33 +118,28 @@ fn ahead(others: &[(&str, Cell)], (_, granule): &Cell) -> String {
 fn write(figure: f64, form: &str) -> Option<String> {
     if form == "M" {
         return Some(format!("{:.1} M", figure / 1e6));
-    }
-    if form.is_empty() {
-        return Some(grouped(figure.round() as u64));
-    }
-    let (signed, decimals) = match form.strip_prefix('+') {
-        Some(rest) => (true, rest),
-        None => (false, form),
-    };
-    let decimals: usize = decimals.strip_prefix('.')?.parse().ok()?;
-    Some(if signed {
-        format!("{figure:+.decimals$}")
-    } else {
-        format!("{figure:.decimals$}")
-    })
-}
-
-/// A number with commas between its thousands.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            text.push(',');
+    } else if form.is_empty() {
+        let mut text = format!("{figure:.0}");
+        for place in (1..text.len())
+            .rev()
+            .filter(|place| (text.len() - place).is_multiple_of(3))
+            .collect::<Vec<_>>()
+        {
+            text.insert(place, ',');
         }
-        text.push(digit);
+        return Some(text);
     }
-    text
+    let decimals: usize = form
+        .trim_start_matches('+')
+        .strip_prefix('.')?
+        .parse()
+        .ok()?;
+    let sign = if form.starts_with('+') && figure >= 0.0 {
+        "+"
+    } else {
+        ""
+    };
+    Some(format!("{sign}{figure:.decimals$}"))
 }
 
 const BEGIN: &str = "<!-- figures -->\n";
@@ -210,7 +199,7 @@ mod tests {
         ] {
             assert_eq!(cells(&row(others, granule)), wanted);
         }
-        let mut named = row("{%|.1} (%)", "{50}");
+        let mut named = row("{NAME|.1} (NAME)", "{50}");
         named.names = vec!["a".to_owned(), "b".to_owned()];
         named.note = Some("with less to do".to_owned());
         assert_eq!(
