@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 
 use super::runs::Run;
 use xtask::files;
+use xtask::graph;
 use xtask::workspace::{capture, git, program, root};
 
 /// The name of a run's file from the workspace's root.
@@ -61,14 +62,12 @@ impl Made {
             commit += " with changes";
         }
         let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let models = cpus.lines().filter(|line| line.starts_with("model name"));
-        let models: Vec<&str> = models
-            .filter_map(|line| Some(line.split_once(": ")?.1))
-            .collect();
+        let model = cpus.lines().find(|line| line.starts_with("model name"));
+        let model = model.and_then(|line| Some(line.split_once(": ")?.1));
+        let model = model.unwrap_or(std::env::consts::ARCH);
         let qemu = capture(program("qemu-system-aarch64", &["--version"]))?;
         let qemu = qemu.lines().next().unwrap_or_default();
-        let model = models.first().unwrap_or(&std::env::consts::ARCH);
-        let machine = format!("{} × {model}; {qemu}", models.len().max(1));
+        let machine = format!("{} × {model}; {qemu}", graph::parallel());
         Ok(Self { commit, machine })
     }
 }
@@ -79,17 +78,14 @@ const WIDTH: usize = 300;
 /// Writes a value in one line if it fits, else each of its parts so.
 fn lines(value: &Value, indent: usize, text: &mut String) {
     let line = value.to_string();
-    let (open, close, parts) = match value {
-        _ if line.len() <= WIDTH => return text.push_str(&line),
-        Value::Array(all) => (
+    let key = |(key, part)| (format!("{}: ", Value::from(String::clone(key))), part);
+    let (open, close, parts): (_, _, Vec<_>) = match value {
+        Value::Object(all) if line.len() > WIDTH => ('{', '}', all.iter().map(key).collect()),
+        Value::Array(all) if line.len() > WIDTH => (
             '[',
             ']',
             all.iter().map(|part| (String::new(), part)).collect(),
         ),
-        Value::Object(all) => {
-            let key = |(key, part)| (format!("{}: ", Value::from(String::clone(key))), part);
-            ('{', '}', all.iter().map(key).collect::<Vec<_>>())
-        }
         _ => return text.push_str(&line),
     };
     text.push(open);
