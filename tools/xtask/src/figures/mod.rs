@@ -35,7 +35,7 @@ pub(crate) struct Options {
     /// Measure what is cheap and exact, write nothing, and fail where the stored results differ
     #[arg(long)]
     check: bool,
-    /// Only the runs whose names fit, cheap or not; `*` stands for anything; may be given several times
+    /// Only the runs whose names fit, cheap or not; `*` at the end stands for anything; may be given several times
     #[arg(long, value_name = "GLOB")]
     only: Vec<String>,
     /// List the runs, how long each takes, whether --check makes it and the commit of its results
@@ -245,15 +245,10 @@ fn prepare(chosen: &[&Run]) -> Result<PathBuf> {
     boot::build_cli()
 }
 
-/// Whether a name fits a pattern in which `*` stands for anything.
+/// Whether a name fits a pattern; `*` at its end stands for anything.
 fn fits(pattern: &str, name: &str) -> bool {
-    let Some((start, rest)) = pattern.split_once('*') else {
-        return pattern == name;
-    };
-    name.strip_prefix(start).is_some_and(|name| {
-        let mut ends = (0..=name.len()).filter_map(|at| name.get(at..));
-        ends.any(|end| fits(rest, end))
-    })
+    let start = pattern.strip_suffix('*');
+    start.map_or(pattern == name, |start| name.starts_with(start))
 }
 
 #[cfg(test)]
@@ -297,16 +292,7 @@ mod tests {
 
     #[test]
     fn names_fit_patterns() {
-        for (pattern, name, is) in [
-            ("blocks", "blocks", true),
-            ("blocks", "blocks-52", false),
-            ("blocks*", "blocks-52", true),
-            ("*-52", "blocks-52", true),
-            ("l*-4*", "linear-4g", true),
-            ("*x*", "linear-4g", false),
-            ("*", "", true),
-        ] {
-            assert_eq!(fits(pattern, name), is, "{pattern} {name}");
-        }
+        assert!(fits("blocks", "blocks") && !fits("blocks", "blocks-52"));
+        assert!(fits("blocks*", "blocks-52") && fits("*", "a") && !fits("l*", "blocks"));
     }
 }
