@@ -10,37 +10,26 @@ const OPERATORS: [&str; 3] = [" - ", " * ", " / "];
 /// The figure of an expression: numbers and paths with operators between them. A path that begins with a dot goes on
 /// from the path `at`.
 pub(super) fn figure(json: &Value, at: &str, expression: &str) -> Result<f64> {
-    let mut rest = expression;
-    let mut figure = None;
-    let mut operator = "";
-    loop {
-        let next = OPERATORS
-            .iter()
-            .filter_map(|operator| Some((rest.find(operator)?, *operator)))
-            .min();
-        let term = next.map_or(rest, |(place, _)| &rest[..place]).trim();
-        let path = if term.starts_with('.') {
-            [at, term].concat()
-        } else {
-            term.to_owned()
+    let last = OPERATORS
+        .iter()
+        .filter_map(|it| Some((expression.rfind(it)?, *it)));
+    if let Some((place, operator)) = last.max() {
+        let left = figure(json, at, &expression[..place])?;
+        let right = figure(json, at, &expression[place + operator.len()..])?;
+        let result = match operator {
+            " - " => left - right,
+            " * " => left * right,
+            _ => left / right,
         };
-        let term = term.parse().or_else(|_| number(json, &path))?;
-        let result = match (figure, operator) {
-            (None, _) => term,
-            (Some(left), " - ") => left - term,
-            (Some(left), " * ") => left * term,
-            (Some(left), _) => left / term,
-        };
-        let Some((place, found)) = next else {
-            ensure!(result.is_finite(), "{expression}: {result} is not a figure");
-            return Ok(result);
-        };
-        (figure, operator, rest) = (Some(result), found, &rest[place + found.len()..]);
+        ensure!(result.is_finite(), "{expression}: {result} is not a figure");
+        return Ok(result);
     }
-}
-
-fn number(json: &Value, path: &str) -> Result<f64> {
-    let value = select(json, path)?;
+    if let Ok(number) = expression.parse() {
+        return Ok(number);
+    }
+    let start = if expression.starts_with('.') { at } else { "" };
+    let path = [start, expression].concat();
+    let value = select(json, &path)?;
     let number = value.as_f64();
     number.with_context(|| format!("{path}: {value} is not a number"))
 }
@@ -93,14 +82,9 @@ fn has(item: &Value, pair: &str) -> bool {
 
 /// A number, of bytes if it has a unit: `4K`, `512G`.
 fn bytes(text: &str) -> Option<u64> {
-    let shift = match text.as_bytes().last()? {
-        b'K' => 10,
-        b'M' => 20,
-        b'G' => 30,
-        _ => 0,
-    };
-    let digits = text.trim_end_matches(['K', 'M', 'G']);
-    Some(digits.parse::<u64>().ok()? << shift)
+    let unit = "KMG".find(|unit| text.ends_with(unit));
+    let number: u64 = text.trim_end_matches(['K', 'M', 'G']).parse().ok()?;
+    Some(number << unit.map_or(0, |unit| 10 * (unit + 1)))
 }
 
 #[cfg(test)]

@@ -82,16 +82,10 @@ mod tests {
 
     #[test]
     fn a_failing_command_is_named_with_its_last_line() {
-        let fails = Run {
-            name: "x".into(),
-            commands: vec!["cargo no-such-command".into()],
-            phase: Phase::Count,
-            seconds: 1,
-            checked: false,
-        };
-        let error = measure(&fails, Path::new("granule"))
-            .unwrap_err()
-            .to_string();
+        let text = "name = 'x'\nphase = 'count'\nseconds = 1\ncommands = ['cargo no-such-command']";
+        let fails: Run = toml::from_str(text).unwrap();
+        let error = measure(&fails, Path::new("granule")).unwrap_err();
+        let error = error.to_string();
         assert!(
             error.starts_with("`cargo no-such-command` failed"),
             "{error}"

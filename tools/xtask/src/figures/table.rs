@@ -168,16 +168,11 @@ mod tests {
     use serde_json::json;
 
     fn row(others: &str, granule: &str) -> Row {
-        Row {
-            what: "TLBIs".to_owned(),
-            run: Some("a".to_owned()),
-            at: "map".to_owned(),
-            others: others.to_owned(),
-            names: Vec::new(),
-            granule: granule.to_owned(),
-            ahead: None,
-            note: None,
-        }
+        let text = "what = 'TLBIs'\nrun = 'a'\nat = 'map'";
+        toml::from_str(&format!(
+            "{text}\nothers = '{others}'\ngranule = '{granule}'"
+        ))
+        .unwrap()
     }
 
     fn cells(row: &Row) -> [String; 3] {
