@@ -1,7 +1,7 @@
 //! `granule-bench`: the library's tables on the host, beside other crates and plain stores.
 //!
 //! Only what one CPU does with memory is timed: no barrier and no TLBI is executed, whoever would
-//! issue it. What is compared and how is in `docs/host-benchmarks.md`.
+//! issue it. What is compared and how is in `README.md`.
 
 mod clock;
 mod memory;

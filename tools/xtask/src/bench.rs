@@ -3,7 +3,7 @@
 //!
 //! Each build has a different amount of unrelated code, because that changes how compiler and
 //! linker lay out the same source. Instructions are counted by `examples/instruction-counts` under
-//! QEMU's `-icount`. docs/host-benchmarks.md has the keys of both JSON objects.
+//! QEMU's `-icount`. tools/granule-bench/README.md has the keys of both JSON objects.
 
 use std::fmt::Write as _;
 use std::process::Command;

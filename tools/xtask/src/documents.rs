@@ -1,15 +1,14 @@
-//! A test that the files and places exist which the documents name. Figures in documents are checked by
-//! `figures`.
+//! A test that the files and places exist which the documents name.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use xtask::workspace::root;
 
-/// The documents: those in the root folder, and all of `docs`.
+/// The documents: those in the root folder, all of `docs`, and that of the benchmark.
 fn documents() -> Vec<String> {
     let mut names = Vec::new();
-    for folder in ["", "docs/"] {
+    for folder in ["", "docs/", "tools/granule-bench/"] {
         for entry in std::fs::read_dir(root().join(folder)).unwrap() {
             let name = entry.unwrap().file_name().into_string().unwrap();
             if name.ends_with(".md") {

@@ -116,7 +116,7 @@ enum Command {
     Bench(bench::BenchOptions),
     /// Time `granule dump` on 64 GiB in 4K pages
     DumpSpeed(dump_speed::DumpSpeedOptions),
-    /// Measure every figure of the documents and write it where it stands
+    /// Measure, store the results in docs/results and write the table of docs/performance.md
     Figures(figures::Options),
     /// Make the page of `granule report` of this kernel with each page size
     Report(report::ReportOptions),

@@ -278,7 +278,8 @@ pub struct LintArgs {
 /// The options of `granule report`.
 #[derive(Debug, Args)]
 pub struct ReportArgs {
-    /// ELF cores, kdump files, raw images (with --base), or live QEMUs: gdb:HOST:PORT, qmp:PATH
+    /// ELF cores, kdump files, raw images (with --base), or live QEMUs: gdb:HOST:PORT, qmp:PATH; FILE.json is taken
+    /// as with --bench
     #[arg(value_name = "SOURCE", required = true, value_parser = Source::from_str)]
     pub(super) sources: Vec<Source>,
 
@@ -290,7 +291,8 @@ pub struct ReportArgs {
     #[arg(long = "name", value_name = "NAME")]
     pub(super) names: Vec<String>,
 
-    /// Result of `granule bench ... --json` or `granule-bench --json`, to compare; may be given several times
+    /// Result of `granule bench ... --json` or `granule-bench --json`, or a file of docs/results, to compare; may be
+    /// given several times
     #[arg(long, value_name = "FILE.json")]
     pub(super) bench: Vec<PathBuf>,
 

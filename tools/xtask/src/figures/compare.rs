@@ -1,14 +1,13 @@
-//! Decides whether a document still agrees with a measurement. Pure.
+//! Decides whether the stored results of a run still agree with fresh ones, key by key. Pure.
 //!
 //! TLBIs, barriers, stores, tables and leaves must agree to the last digit: a difference is a change of the
 //! code's behaviour. Instructions may differ a little, because the linker's placement of the kernel's parts
 //! moves them: text and constants are read-only in the map and cut it, and the compiler lays out loops
-//! anew. Wall-clock time and hashes are not compared.
-//!
-//! Instructions a leaf of the host benchmarks' jobs must agree to the last digit too: their columns are named
-//! for a step, and the place of the code does not change them.
+//! anew. Times, and what only names this host or this build, are not compared.
 
-/// Instructions may differ by this part of the measured count …
+use serde_json::Value;
+
+/// Instructions may differ by this part of the fresh count …
 const PART: f64 = 0.01;
 /// … or by this many, whichever is more: for a block map a few hundred are more than one in a hundred.
 const COUNT: f64 = 200.0;
@@ -17,223 +16,147 @@ const RATIO_PART: f64 = 0.03;
 /// Tolerance of percentages, in points.
 const POINTS: f64 = 0.5;
 
-/// The kind of figure in a column.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rule {
-    Exact,
-    Near,
-    Any,
+/// Other fractions are computed from counts: only their last digits depend on the host.
+const DIGITS: f64 = 1e-9;
+
+/// Keys of times, and of the host and the build: with all below them they are not compared, and no object that names a
+/// file by its hash. `pieces` has the places of
+/// the image's parts, `ratio` and those after it times over those of the host's floor.
+const IGNORED: &str = "version path peak_resident_bytes time_us pieces ratio ns_per_leaf \
+    floor_ns_per_leaf floors goals";
+
+/// Words in keys of instructions, or of what is computed from them.
+const NEAR: &str = "instructions percent of_bound per_line lines_cleaned";
+
+/// All differences, in the order of the stored results: the path of the key and both values.
+pub(super) fn differences(stored: &Value, fresh: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    compare("results", "", Some(stored), Some(fresh), &mut found);
+    found
 }
 
-/// Words in the heads of columns with instructions or with values computed from them.
-const NEAR: [&str; 8] = [
-    "instructions",
-    "shutdown",
-    "relocation",
-    "startup",
-    "to up",
-    "of bound",
-    "lines",
-    "page",
-];
-
-fn rule(head: &str) -> Rule {
-    if head == "time" {
-        Rule::Any
-    } else if head != "pages" && head != "page size" && NEAR.iter().any(|word| head.contains(word))
-    {
-        Rule::Near
-    } else {
-        Rule::Exact
-    }
-}
-
-/// A differing line: its distance from the first line, its text, and the measured text.
-#[derive(Debug, PartialEq)]
-pub(super) struct Difference {
-    pub(super) below: usize,
-    pub(super) found: String,
-    pub(super) measured: String,
-}
-
-/// All differences between a block in a document and its new text.
-pub(super) fn blocks(found: &str, measured: &str) -> Vec<Difference> {
-    let mut differences = Vec::new();
-    let (mut left, mut right) = (found.lines().enumerate(), measured.lines());
-    let mut rules: Option<Vec<Rule>> = None;
-    loop {
-        let (a, b) = (left.next(), right.next());
-        let (below, a, b) = match (a, b) {
-            (None, None) => return differences,
-            (Some((below, a)), Some(b)) => (below, a, b),
-            (a, b) => {
-                differences.push(Difference {
-                    below: a.map_or(found.lines().count(), |(below, _)| below),
-                    found: a.map_or("nothing", |(_, a)| a).to_owned(),
-                    measured: b.unwrap_or("nothing").to_owned(),
-                });
-                return differences;
+/// Compares the values at a path, whose last key is `key`.
+fn compare(
+    path: &str,
+    key: &str,
+    stored: Option<&Value>,
+    fresh: Option<&Value>,
+    found: &mut Vec<String>,
+) {
+    match (stored, fresh) {
+        _ if IGNORED.split(' ').any(|word| word == key) => (),
+        (Some(Value::Object(a)), _) if a.contains_key("sha256") => (),
+        (Some(Value::Object(a)), Some(Value::Object(b))) => {
+            let added = b.keys().filter(|key| !a.contains_key(*key));
+            for key in a.keys().chain(added) {
+                compare(&format!("{path}.{key}"), key, a.get(key), b.get(key), found);
             }
-        };
-        let mut add = |found: &str, measured: &str| {
-            differences.push(Difference {
-                below,
-                found: found.trim().to_owned(),
-                measured: measured.trim().to_owned(),
-            });
-        };
-        match (cells(a), cells(b)) {
-            (Some(a), Some(b)) if a.len() == b.len() => {
-                // The first line of a table is its head.
-                let rules = rules.get_or_insert_with(|| b.iter().map(|head| rule(head)).collect());
-                for ((a, b), rule) in a.iter().zip(&b).zip(rules) {
-                    if !agree(a, b, *rule) {
-                        add(a, b);
-                    }
-                }
+        }
+        (Some(Value::Array(a)), Some(Value::Array(b))) => {
+            for at in 0..a.len().max(b.len()) {
+                compare(&format!("{path}[{at}]"), key, a.get(at), b.get(at), found);
             }
-            _ if a == b || (is_hash(a) && is_hash(b)) => {
-                // Lines that draw a table are part of it.
-                if a.trim().chars().any(char::is_alphanumeric) || a.trim().is_empty() {
-                    rules = None;
-                }
-            }
-            // The frame of a table is as wide as the time in it, so its width may differ.
-            (None, None) if is_frame(a) && is_frame(b) => (),
-            _ => add(a, b),
+        }
+        _ if stored == fresh || is_near(key, stored, fresh) => (),
+        _ => {
+            let [stored, fresh] =
+                [stored, fresh].map(|it| it.map_or("nothing".to_owned(), Value::to_string));
+            found.push(format!("{path}: stored {stored}, measured {fresh}"));
         }
     }
 }
 
-/// Whether two figures agree; with `near`, within the tolerance of instructions.
-pub(super) fn values(found: &str, measured: &str, near: bool) -> bool {
-    agree(found, measured, if near { Rule::Near } else { Rule::Exact })
-}
-
-fn is_hash(line: &str) -> bool {
-    line.contains("SHA-256")
-}
-
-fn is_frame(line: &str) -> bool {
-    !line.is_empty() && !line.chars().any(char::is_alphanumeric)
-}
-
-/// The cells of a table's line, drawn in Markdown or with box characters.
-fn cells(line: &str) -> Option<Vec<&str>> {
-    let line = line.trim();
-    let inside = line
-        .strip_prefix(['|', '│'])
-        .and_then(|line| line.strip_suffix(['|', '│']))?;
-    Some(inside.split(['|', '│', '┆']).map(str::trim).collect())
-}
-
-fn agree(found: &str, measured: &str, rule: Rule) -> bool {
-    if rule == Rule::Any || found == measured {
-        return true;
-    }
-    let (Some(a), Some(b)) = (number(found), number(measured)) else {
+/// Whether two numbers are near enough for what the key is.
+fn is_near(key: &str, stored: Option<&Value>, fresh: Option<&Value>) -> bool {
+    let number = |value: Option<&Value>| value.and_then(Value::as_f64);
+    let (Some(a), Some(b)) = (number(stored), number(fresh)) else {
         return false;
     };
-    let same_form = form(found) == form(measured);
-    rule == Rule::Near && same_form && (a - b).abs() <= room(measured, b)
-}
-
-/// A figure without its digits: sign, unit, words.
-fn form(text: &str) -> String {
-    text.chars()
-        .filter(|c| !c.is_ascii_digit() && !",.+-".contains(*c))
-        .collect()
-}
-
-fn room(text: &str, value: f64) -> f64 {
-    if text.contains('%') {
-        POINTS
-    } else if text.contains('.') {
-        RATIO_PART * value.abs()
-    } else {
-        (PART * value.abs()).max(COUNT)
-    }
-}
-
-/// The number that a figure begins with.
-fn number(text: &str) -> Option<f64> {
-    let text = text.replace(',', "");
-    let end = text
-        .find(|c: char| !(c.is_ascii_digit() || "+-.".contains(c)))
-        .unwrap_or(text.len());
-    text[..end].parse().ok()
+    let is_fraction = fresh.is_some_and(Value::is_f64);
+    let room = match NEAR.split(' ').any(|word| key.contains(word)) {
+        true if key.contains("percent") => POINTS,
+        true if is_fraction => RATIO_PART * b.abs(),
+        true => (PART * b.abs()).max(COUNT),
+        false if is_fraction => DIGITS * b.abs(),
+        false => 0.0,
+    };
+    (a - b).abs() <= room
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
-    const TABLE: &str = "    granule bench\n\n| pages | instructions | TLBI | instructions / base |\n\
-        | --- | ---: | ---: | ---: |\n| 4k | 10,010 | 15 | 0.1879 |\n";
+    fn is_equal(key: &str, stored: impl Into<Value>, fresh: impl Into<Value>) -> bool {
+        let row = |value: Value| json!([{"rows": [{key: value}]}]);
+        differences(&row(stored.into()), &row(fresh.into())).is_empty()
+    }
 
     #[test]
-    fn instructions_may_differ_a_little_and_nothing_else() {
-        let with = |from: &str, to: &str| blocks(TABLE, &TABLE.replace(from, to));
-        assert_eq!(with("", ""), []);
-        assert_eq!(with("10,010", "10,151"), []);
-        assert_eq!(with("0.1879", "0.1901"), []);
-        for (from, to) in [
-            ("10,010", "10,311"),
-            ("10,010", "-"),
-            (" 15 ", " 16 "),
-            ("0.1879", "0.2000"),
-            ("4k", "16k"),
-        ] {
-            let told = Difference {
-                below: 4,
-                found: from.trim().into(),
-                measured: to.trim().into(),
-            };
-            assert_eq!(with(from, to), [told]);
+    fn counts_must_be_equal() {
+        for key in ["tlbi", "dsb", "isb", "tables", "descriptor_stores"] {
+            assert!(is_equal(key, 15_000, 15_000));
+            assert!(!is_equal(key, 15_000, 15_001));
         }
+        assert!(!is_equal("strategy", "base", "direct"));
     }
 
     #[test]
-    fn instructions_of_a_step_must_agree() {
-        let table = "| 1 GiB in 4K leaves | map | protect |\n| --- | ---: | ---: |\n| granule | 1.6 | 73 |\n";
-        assert_eq!(blocks(table, table), []);
-        for (from, to) in [("1.6", "1.7"), ("73", "74")] {
-            assert_eq!(blocks(table, &table.replace(from, to)).len(), 1, "{from}");
+    fn instructions_may_differ_by_a_part_or_a_few() {
+        assert!(is_equal("instructions", 100_000, 100_900));
+        assert!(!is_equal("instructions", 100_000, 101_100));
+        assert!(is_equal("relocation_instructions", 128, 328));
+        assert!(!is_equal("relocation_instructions", 128, 329));
+        assert!(!is_equal("instructions", 100, Value::Null));
+    }
+
+    #[test]
+    fn ratios_and_percentages_have_their_own_tolerance() {
+        assert!(is_equal("of_bound", 0.922, 0.949));
+        assert!(!is_equal("of_bound", 0.922, 0.951));
+        assert!(is_equal(
+            "predicted_ms",
+            8842.910978592692,
+            8842.910978592693
+        ));
+        assert!(!is_equal("predicted_ms", 8842.9109, 8842.911));
+        assert!(is_equal("over_fixed_percent", 0.1, -0.4));
+        assert!(!is_equal("over_fixed_percent", 0.1, -0.41));
+        let ratio =
+            |tlbi: f64, instructions: f64| json!({"tlbi": tlbi, "instructions": instructions});
+        assert!(is_equal(
+            "ratio_to_base",
+            ratio(0.5, 0.1879),
+            ratio(0.5, 0.1901)
+        ));
+        assert!(!is_equal(
+            "ratio_to_base",
+            ratio(0.5, 0.1879),
+            ratio(0.501, 0.1879)
+        ));
+    }
+
+    #[test]
+    fn times_and_what_names_the_host_are_not_compared() {
+        for key in IGNORED.split(' ') {
+            assert!(is_equal(key, json!({"a": 7}), json!({"a": 8})), "{key}");
         }
+        let image = |sha256| json!({"sha256": sha256, "bytes": sha256});
+        assert!(is_equal("image", image(7), image(8)));
     }
 
     #[test]
-    fn a_line_more_or_less_is_a_difference() {
-        let less = TABLE.replace("| 4k | 10,010 | 15 | 0.1879 |\n", "");
-        assert_eq!(blocks(TABLE, &less)[0].measured, "nothing");
-        assert_eq!(blocks(&less, TABLE)[0].found, "nothing");
-        let other = TABLE.replace("granule bench", "granule plan");
-        assert_eq!(blocks(TABLE, &other)[0].below, 0);
-    }
-
-    #[test]
-    fn time_hash_and_frames_are_not_compared() {
-        let drawn = |time: &str, dsb: u32, bar: &str| {
-            format!(
-                "┌──{bar}┐\n│ DSBs ┆ time │\n╞══{bar}╡\n│ {dsb} ┆ {time} │\n└─{bar}┘\nSHA-256 {time}\n"
-            )
-        };
+    fn a_key_or_a_row_more_or_less_is_a_difference() {
+        let rows = |rows: Value| json!([{ "rows": rows }]);
+        let all = differences(&rows(json!([{"dsb": 1}, 7])), &rows(json!([{"isb": 1}])));
         assert_eq!(
-            blocks(&drawn("7 µs", 3, "─"), &drawn("12345 µs", 3, "──")),
-            []
+            all,
+            [
+                "results[0].rows[0].dsb: stored 1, measured nothing",
+                "results[0].rows[0].isb: stored nothing, measured 1",
+                "results[0].rows[1]: stored 7, measured nothing",
+            ]
         );
-        assert_eq!(
-            blocks(&drawn("7 µs", 3, "─"), &drawn("7 µs", 4, "─")).len(),
-            1
-        );
-    }
-
-    #[test]
-    fn figures_in_sentences_have_the_same_rules() {
-        assert!(values("1,781,516", "1,781,653", true));
-        assert!(!values("1,781,516", "1,781,653", false));
-        assert!(values("+19.6 %", "+19.9 %", true));
-        assert!(!values("+19.6 %", "+20.9 %", true));
-        assert!(!values("1.8 M", "1.8 K", true));
     }
 }

@@ -1,82 +1,67 @@
-//! `cargo xtask figures`: measures every figure of the documents and writes it into them. With `--check` it
-//! makes only the cheap measurements and reports figures that are no longer true.
+//! `cargo xtask figures`: makes the measurements, stores their results in `docs/results` and writes the one table of
+//! `docs/performance.md` from them. With `--check` it makes only the cheap measurements and compares their results
+//! with the stored ones, and the table with what the stored ones give.
 //!
-//! `figures.toml` has the commands and the single figures. `document` finds the markers, `runs` runs the commands,
-//! `tables` and `values` compute figures from their output, `compare` has the tolerances. Files are read and
-//! written in this file only.
+//! `figures.toml` has the commands and the table's rows. `runs` runs the commands, `stored` has the files, `compare` the
+//! tolerances, `path` finds figures in results, `table` makes the table.
 
 mod compare;
-mod document;
 mod path;
 mod runs;
-mod tables;
-mod tlb;
-mod values;
+mod stored;
+mod table;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
 
-use self::document::{Kind, Marker};
-use self::runs::{Phase, Run, Said};
+use self::runs::{Phase, Run};
+use self::stored::Made;
 use crate::pace::{Pace, about};
 use crate::{boot, image, user};
 use xtask::files;
 use xtask::graph::{self, Job};
-use xtask::workspace::{git, root};
+use xtask::workspace::root;
 
-/// The documents with figures.
-const DOCUMENTS: [&str; 6] = [
-    "README.md",
-    "CHANGELOG.md",
-    "docs/reliability.md",
-    "docs/performance.md",
-    "docs/host-benchmarks.md",
-    "docs/architecture.md",
-];
+/// The document with the table.
+const DOCUMENT: &str = "docs/performance.md";
 
-#[derive(Debug, clap::Args)]
+#[derive(Debug, Default, clap::Args)]
 pub(crate) struct Options {
-    /// Measure what is cheap and exact, write nothing, and fail where a document says something else
+    /// Measure what is cheap and exact, write nothing, and fail where the stored results differ
     #[arg(long)]
     check: bool,
-    /// Only the runs whose names fit, cheap or not; `*` stands for anything; may be given several times
+    /// Only the runs whose names fit, cheap or not; `*` at the end stands for anything; may be given several times
     #[arg(long, value_name = "GLOB")]
     only: Vec<String>,
-    /// List the runs, how long each takes and whether --check makes it
+    /// List the runs, how long each takes, whether --check makes it and the commit of its results
     #[arg(long)]
     list: bool,
 }
-
-/// The measurements: by name of the run, its output or the reason for its absence.
-type Measured = BTreeMap<&'static str, Result<Vec<Said>, String>>;
 
 /// What `figures.toml` contains.
 #[derive(Debug, serde::Deserialize)]
 struct Contents {
     runs: Vec<Run>,
-    values: Vec<values::Value>,
+    #[serde(rename = "row")]
+    rows: Vec<table::Row>,
 }
 
-fn contents() -> Result<&'static Contents> {
-    static CONTENTS: LazyLock<Result<Contents, toml::de::Error>> =
-        LazyLock::new(|| toml::from_str(include_str!("figures.toml")));
-    let contents = CONTENTS.as_ref();
-    contents.map_err(|error| anyhow!("figures.toml: {error}"))
+fn contents() -> Result<Contents> {
+    toml::from_str(include_str!("figures.toml")).context("figures.toml")
 }
 
 /// The step of `cargo xtask test --all`.
 pub(crate) fn check_all() -> Result<()> {
     let wrong = make(&Options {
         check: true,
-        only: Vec::new(),
-        list: false,
+        ..Options::default()
     })?;
-    ensure!(wrong == 0, "{wrong} figures of the documents are not true");
+    ensure!(wrong == 0, "{wrong} results are not what is stored");
     Ok(())
 }
 
@@ -88,214 +73,108 @@ pub(crate) fn figures(options: &Options) -> Result<ExitCode> {
     })
 }
 
-/// Measures, then writes or compares; returns the number of wrong figures or runs.
+/// Measures, then stores or compares; returns the number of differences and failures.
 fn make(options: &Options) -> Result<usize> {
-    let runs = &contents()?.runs;
-    let chosen: Vec<&'static Run> = runs
-        .iter()
-        .filter(|run| run.checked || !options.check || !options.only.is_empty())
-        .filter(|run| {
-            options.only.is_empty() || options.only.iter().any(|glob| fits(glob, &run.name))
-        })
-        .collect();
+    let contents = contents()?;
+    let is_chosen = |run: &&Run| match options.only.as_slice() {
+        [] => run.checked || !options.check,
+        globs => globs.iter().any(|glob| fits(glob, &run.name)),
+    };
+    let chosen: Vec<&Run> = contents.runs.iter().filter(is_chosen).collect();
     ensure!(
         !chosen.is_empty(),
         "no run fits; `cargo xtask figures --list` has their names"
     );
     if options.list {
-        list(&chosen);
-        return Ok(0);
+        return list(&chosen).map(|()| 0);
     }
-    // A marker without a measurement is reported before anything is measured.
-    read_all()?;
-    let commit = commit()?;
-    let measured = measure(&chosen)?;
-    // Measuring takes a while, and the documents may have been edited meanwhile.
-    let documents = read_all()?;
+    // Before measuring, which takes a while and may see edits.
+    let made = Made::here()?;
     let mut wrong = Vec::new();
-    for (run, result) in &measured {
-        if let Err(error) = result {
-            wrong.push(format!("run {run}: {error}"));
-        }
-    }
-    for (name, text) in &documents {
-        if options.check {
-            wrong.extend(check(name, text, &measured)?);
-        } else {
-            let new = write(text, &measured, &commit).with_context(|| name.to_string())?;
-            if new != *text {
-                files::write(&root().join(name), new)?;
-                println!("wrote {name}");
-            }
-        }
-    }
-    if options.check {
-        let rest = runs.iter().filter(|run| !run.checked);
-        let rest: Vec<_> = rest.map(|run| run.name.as_str()).collect();
-        println!("not checked, for the time they take: {}", rest.join(", "));
-    }
+    measure(&chosen, |run, results| {
+        let lines = results.and_then(|results| match options.check {
+            true => check(&run.name, &results),
+            false => stored::write(run, &made, &results).map(|()| Vec::new()),
+        });
+        let failed = |error| vec![format!("run {}: {error:#}", run.name)];
+        wrong.extend(lines.unwrap_or_else(failed));
+    })?;
+    wrong.extend(write_table(&contents.rows, options.check)?);
     for line in &wrong {
         println!("wrong: {line}");
     }
-    println!(
-        "{} runs made, {} figures or runs wrong",
-        measured.len(),
-        wrong.len()
-    );
-    if options.check && !wrong.is_empty() {
-        println!("`cargo xtask figures` measures and writes all of them");
+    println!("{} runs made, {} lines wrong", chosen.len(), wrong.len());
+    if options.check {
+        let rest = contents.runs.iter().filter(|run| !is_chosen(run));
+        let rest: Vec<_> = rest.map(|run| run.name.as_str()).collect();
+        println!("not checked, for the time they take: {}", rest.join(", "));
+        if !wrong.is_empty() {
+            println!("`cargo xtask figures --only NAME` measures a run and stores its results");
+        }
     }
     Ok(wrong.len())
 }
 
-fn list(chosen: &[&Run]) {
+fn list(chosen: &[&Run]) -> Result<()> {
     for run in chosen {
-        let checked = if run.checked { "checked" } else { "" };
-        let commands = run.commands.join("; ");
+        let file = stored::read(&run.name)?;
+        let commit = file.as_ref().and_then(|file| file["commit"].as_str());
         println!(
-            "{:18} {:>4} s  {checked:7}  {commands}",
-            run.name, run.seconds
+            "{:18} {:>4} s  {:7}  {:12}  {}",
+            run.name,
+            run.seconds,
+            if run.checked { "checked" } else { "" },
+            commit.unwrap_or("not measured"),
+            run.commands.join("; ")
         );
     }
     let all = chosen.iter().map(|run| cost(run)).sum();
     println!("about {} on two quiet cores", about(all));
+    Ok(())
 }
 
-/// The documents; every marker in them has a run or a computation.
-fn read_all() -> Result<Vec<(&'static str, String)>> {
-    let mut documents = Vec::new();
-    for name in DOCUMENTS {
-        let text = files::text(&root().join(name))?;
-        for marker in document::markers(&text).with_context(|| name.to_owned())? {
-            figure(&marker).with_context(|| format!("{name}:{}", marker.line))?;
-        }
-        documents.push((name, text));
-    }
-    Ok(documents)
-}
-
-type Render = Box<dyn Fn(&[Said]) -> Result<String>>;
-
-/// The run that a marker's figure comes from, and its computation; none for the line that names the commit.
-fn figure(marker: &Marker) -> Result<Option<(&'static str, Render)>> {
-    let found = match marker.kind {
-        Kind::Measured => return Ok(None),
-        Kind::Block => {
-            let block = tables::BLOCKS.iter().find(|b| b.name == marker.name);
-            block.map(|block| (block.run, Box::new(block.render) as Render))
-        }
-        Kind::Value => {
-            let value = contents()?.values.iter().find(|v| v.name == marker.name);
-            let render = |value: &'static values::Value| Box::new(|said: &[_]| value.render(said));
-            value.map(|value| (value.run.as_str(), render(value) as Render))
-        }
+/// Every difference of a run's fresh results from the stored ones: file, key, both values.
+fn check(run: &str, fresh: &[Value]) -> Result<Vec<String>> {
+    let name = stored::name(run);
+    let Some(file) = stored::read(run)? else {
+        return Ok(vec![format!("{name} is missing")]);
     };
-    found.map(Some).with_context(|| {
-        let name = marker.name;
-        format!("no figure is called {name}; tools/xtask/src/figures has their names")
-    })
+    let differences = compare::differences(&file["results"], &Value::from(fresh));
+    let lines = differences.iter().map(|line| format!("{name}: {line}"));
+    Ok(lines.collect())
 }
 
-/// The new text between the markers; none if its run was not made or failed.
-fn render(marker: &Marker, measured: &Measured) -> Result<Option<String>> {
-    let Some((run, render)) = figure(marker)? else {
-        return Ok(None);
-    };
-    let Some(Ok(said)) = measured.get(run) else {
-        return Ok(None);
-    };
-    let text = render(said).with_context(|| format!("line {}: {}", marker.line, marker.name));
-    text.map(Some)
-}
-
-/// Every figure that differs from the measurement: document, line, found, measured.
-fn check(name: &str, text: &str, measured: &Measured) -> Result<Vec<String>> {
-    let mut wrong = Vec::new();
-    for marker in document::markers(text)? {
-        let Some(new) = render(&marker, measured)? else {
-            continue;
+/// Writes the table, or compares it line by line with what the stored results give.
+fn write_table(rows: &[table::Row], check: bool) -> Result<Vec<String>> {
+    let new = table::table(rows, &first_results(rows)?)?;
+    let path = root().join(DOCUMENT);
+    let document = files::text(&path)?;
+    let old = table::within(&document).context(DOCUMENT)?;
+    if check {
+        let only = |a: &str, b: &str, what: &str| -> Vec<String> {
+            let lines = a.lines().filter(|line| b.lines().all(|it| it != *line));
+            lines
+                .map(|line| format!("{DOCUMENT} {what} `{line}`"))
+                .collect()
         };
-        let tell = |line: usize, found: &str, measured: &str| {
-            format!("{name}:{line}: found `{found}`, measured `{measured}`")
-        };
-        if marker.kind == Kind::Value {
-            let mut exact = contents()?.values.iter().filter(|value| value.exact);
-            let near = exact.all(|value| value.name != marker.name);
-            if !compare::values(marker.body, &new, near) {
-                wrong.push(tell(marker.line, marker.body, &new));
-            }
-        } else {
-            let differences = compare::blocks(marker.body, &new);
-            wrong.extend(
-                differences
-                    .iter()
-                    .map(|d| tell(marker.line + d.below, &d.found, &d.measured)),
-            );
-        }
+        return Ok([only(&new, old, "lacks"), only(old, &new, "has")].concat());
     }
-    Ok(wrong)
+    if new != old {
+        files::write(&path, table::replace(&document, &new)?)?;
+        println!("wrote {DOCUMENT}");
+    }
+    Ok(Vec::new())
 }
 
-/// The document with the measured figures, and the commit at its head.
-fn write(text: &str, measured: &Measured, commit: &str) -> Result<String> {
-    let mut made = Vec::new();
-    for marker in document::markers(text)? {
-        if let Some((run, _)) = figure(&marker)?
-            && !made.contains(&run)
-        {
-            made.push(run);
+/// The results of the first command of each run that a row names, as far as they are stored.
+fn first_results(rows: &[table::Row]) -> Result<BTreeMap<String, Value>> {
+    let mut found = BTreeMap::new();
+    for run in rows.iter().filter_map(|row| row.run.as_ref()) {
+        if let Some(mut file) = stored::read(run)? {
+            found.insert(run.clone(), file["results"][0].take());
         }
     }
-    document::rewrite(text, |marker| {
-        if marker.kind == Kind::Measured {
-            let new = |run: &str| matches!(measured.get(run), Some(Ok(_)));
-            return Ok(head(marker.body, &made, new, commit));
-        }
-        render(marker, measured)
-    })
-}
-
-const AT: &str = "Figures: commit ";
-const ELSEWHERE: &str = "; of an earlier one: ";
-
-/// The line with the measured commit. Runs that were not made now keep the commit that the line had for
-/// them; none if none was made.
-fn head(old: &str, runs: &[&str], new: impl Fn(&str) -> bool, commit: &str) -> Option<String> {
-    if !runs.iter().any(|run| new(run)) {
-        return None;
-    }
-    let old = old.trim().trim_start_matches(AT);
-    let old = old.split(" (").next().unwrap_or_default();
-    let (main, others) = old.split_once(ELSEWHERE).unwrap_or((old, ""));
-    let at = |run: &str| {
-        let other = others.split(", ").find_map(|other| {
-            let (name, commit) = other.split_once("` ")?;
-            (name.trim_start_matches('`') == run).then_some(commit)
-        });
-        let at = other.unwrap_or(main);
-        if at.is_empty() { "never" } else { at }
-    };
-    let earlier: Vec<String> = runs
-        .iter()
-        .filter(|run| !new(run) && at(run) != commit)
-        .map(|run| format!("`{run}` {}", at(run)))
-        .collect();
-    let mut line = format!("{AT}{commit}");
-    if !earlier.is_empty() {
-        line += &format!("{ELSEWHERE}{}", earlier.join(", "));
-    }
-    Some(line + " (written by `cargo xtask figures`, checked by `cargo xtask figures --check`)\n")
-}
-
-/// The measured commit, marked if the work tree has changes other than to documents.
-fn commit() -> Result<String> {
-    let git = |arguments: &[&str]| git(&root(), arguments);
-    let mut commit = git(&["rev-parse", "--short=12", "HEAD"])?.trim().to_owned();
-    let status = git(&["status", "--porcelain", "--untracked-files=no"])?;
-    if status.lines().any(|line| !line.ends_with(".md")) {
-        commit += " with changes";
-    }
-    Ok(commit)
+    Ok(found)
 }
 
 /// What a run adds to the total time: half for runs that go two at a time.
@@ -307,8 +186,8 @@ fn cost(run: &Run) -> Duration {
     }
 }
 
-/// Makes the runs, phase by phase, and prints the remaining time after each.
-fn measure(chosen: &[&'static Run]) -> Result<Measured> {
+/// Makes the runs, phase by phase, gives each one's results away and prints the remaining time.
+fn measure(chosen: &[&Run], mut made: impl FnMut(&Run, Result<Vec<Value>>)) -> Result<()> {
     println!("building what is measured");
     let granule = prepare(chosen)?;
     let start = Instant::now();
@@ -318,7 +197,6 @@ fn measure(chosen: &[&'static Run]) -> Result<Measured> {
         chosen.len(),
         about(pace.left(Duration::ZERO))
     );
-    let mut measured = Measured::new();
     let before = |phase| (0..chosen.len()).filter(move |&at| chosen[at].phase < phase);
     let jobs = chosen.iter().map(|run| Job {
         needs: before(run.phase).collect(),
@@ -334,26 +212,29 @@ fn measure(chosen: &[&'static Run]) -> Result<Measured> {
         |finished| {
             let run = chosen[finished.job];
             pace.ended(cost(run));
-            let result = finished.result.map_err(|error| format!("{error:#}"));
+            let ended = if finished.result.is_ok() {
+                "made"
+            } else {
+                "FAILED"
+            };
             println!(
-                "{:18} {} in {}; about {} left",
+                "{:18} {ended} in {}; about {} left",
                 run.name,
-                if result.is_ok() { "measured" } else { "FAILED" },
                 about(finished.time),
                 about(pace.left(start.elapsed()))
             );
-            measured.insert(&run.name, result);
+            made(run, finished.result);
             // The others are measured all the same.
             true
         },
     );
-    Ok(measured)
+    Ok(())
 }
 
 /// Builds everything that the runs boot, so that no build runs beside another.
-fn prepare(chosen: &[&Run]) -> Result<std::path::PathBuf> {
-    let needs = |names: &[&str]| chosen.iter().any(|run| names.contains(&run.name.as_str()));
-    if needs(&["user", "size"]) {
+fn prepare(chosen: &[&Run]) -> Result<PathBuf> {
+    let mut names = chosen.iter().map(|run| run.name.as_str());
+    if names.any(|name| ["user", "size"].contains(&name)) {
         for size in image::Fixed::ALL {
             image::image(Some(size))?;
         }
@@ -361,26 +242,57 @@ fn prepare(chosen: &[&Run]) -> Result<std::path::PathBuf> {
     // Last, so that its ELF file is the one that stays.
     image::image(None)?;
     user::build()?;
-    let granule = boot::build_cli()?;
-    ensure!(
-        Path::new(&granule).exists(),
-        "{} is not there",
-        granule.display()
-    );
-    Ok(granule)
+    boot::build_cli()
 }
 
-/// Whether a name fits a pattern in which `*` stands for anything.
+/// Whether a name fits a pattern; `*` at its end stands for anything.
 fn fits(pattern: &str, name: &str) -> bool {
-    match pattern.split_once('*') {
-        None => pattern == name,
-        Some((start, rest)) => name.strip_prefix(start).is_some_and(|name| {
-            (0..=name.len())
-                .filter(|at| name.is_char_boundary(*at))
-                .any(|at| fits(rest, &name[at..]))
-        }),
-    }
+    let start = pattern.strip_suffix('*');
+    start.map_or(pattern == name, |start| name.starts_with(start))
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_row_has_its_figures_in_the_stored_results() {
+        let Contents { runs, rows } = contents().unwrap();
+        let results = first_results(&rows).unwrap();
+        for row in &rows {
+            let Some(run) = &row.run else { continue };
+            let is_there = runs.iter().any(|it| it.name == *run);
+            assert!(is_there, "{}: no run {run}", row.what);
+            let cells = row.cells(results.get(run));
+            assert!(cells.is_ok(), "{}: {:#}", row.what, cells.unwrap_err());
+        }
+    }
+
+    #[test]
+    fn runs_have_names_of_their_own_and_stand_in_the_order_of_their_phases() {
+        let runs = contents().unwrap().runs;
+        assert!(runs.is_sorted_by_key(|run| run.phase));
+        let names: BTreeSet<&str> = runs.iter().map(|run| run.name.as_str()).collect();
+        assert_eq!(names.len(), runs.len());
+    }
+
+    #[test]
+    fn every_file_of_results_is_of_a_run() {
+        let runs = contents().unwrap().runs;
+        for entry in std::fs::read_dir(root().join("docs/results")).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            let run = runs.iter().find(|run| name == format!("{}.json", run.name));
+            let run = run.unwrap_or_else(|| panic!("{name}: no run has this name"));
+            let commands = stored::read(&run.name).unwrap().unwrap()["commands"].take();
+            assert_eq!(commands, Value::from(run.commands.clone()), "{name}");
+        }
+    }
+
+    #[test]
+    fn names_fit_patterns() {
+        assert!(fits("blocks", "blocks") && !fits("blocks", "blocks-52"));
+        assert!(fits("blocks*", "blocks-52") && fits("*", "a") && !fits("l*", "blocks"));
+    }
+}

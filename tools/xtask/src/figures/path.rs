@@ -1,30 +1,60 @@
-//! Finds single figures in the JSON of the benchmarks, by a path; writes figures and tables as documents have them.
+//! Finds single figures in the JSON of the benchmarks by a path, and computes differences, products and quotients of
+//! them. Pure.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-/// The value at a path: keys between dots, and after a key, in brackets, the required values of the one
-/// wanted object of the array: `rows[page_size=4096,strategy=direct].linear_map.tlbi`.
-pub(super) fn select<'a>(json: &'a Value, path: &str) -> Result<&'a Value> {
+/// The operators of an expression, which is computed from left to right.
+const OPERATORS: [&str; 3] = [" - ", " * ", " / "];
+
+/// The figure of an expression: numbers and paths with operators between them. A path that begins with a dot goes on
+/// from the path `at`.
+pub(super) fn figure(json: &Value, at: &str, expression: &str) -> Result<f64> {
+    let last = OPERATORS
+        .iter()
+        .filter_map(|it| Some((expression.rfind(it)?, *it)));
+    if let Some((place, operator)) = last.max() {
+        let left = figure(json, at, &expression[..place])?;
+        let right = figure(json, at, &expression[place + operator.len()..])?;
+        let result = match operator {
+            " - " => left - right,
+            " * " => left * right,
+            _ => left / right,
+        };
+        ensure!(result.is_finite(), "{expression}: {result} is not a figure");
+        return Ok(result);
+    }
+    if let Ok(number) = expression.parse() {
+        return Ok(number);
+    }
+    let start = if expression.starts_with('.') { at } else { "" };
+    let path = [start, expression].concat();
+    let value = select(json, &path)?;
+    let number = value.as_f64();
+    number.with_context(|| format!("{path}: {value} is not a number"))
+}
+
+/// The value at a path: keys between dots, and after a key, in brackets, what the one wanted object of the array has:
+/// `rows[page_size=4K&strategy=direct].linear_map.tlbi`.
+fn select<'a>(json: &'a Value, path: &str) -> Result<&'a Value> {
     let mut at = json;
     for step in steps(path) {
         let (key, filter) = match step.split_once('[') {
             Some((key, filter)) => (key, filter.strip_suffix(']')),
             None => (step, None),
         };
-        if !key.is_empty() {
-            at = at.get(key).with_context(|| format!("{path}: no `{key}`"))?;
-        }
-        if let Some(filter) = filter {
-            let mut fitting = at
-                .as_array()
-                .with_context(|| format!("{path}: `{key}` is no array"))?
-                .iter()
-                .filter(|item| filter.split(',').all(|pair| has(item, pair)));
-            at = fitting
-                .next()
-                .with_context(|| format!("{path}: nothing in `{key}` has {filter}"))?;
-        }
+        at = at.get(key).with_context(|| format!("{path}: no `{key}`"))?;
+        let Some(filter) = filter else { continue };
+        let all = at.as_array();
+        let all = all.with_context(|| format!("{path}: `{key}` is not an array"))?;
+        let mut fitting = all
+            .iter()
+            .filter(|item| filter.split('&').all(|pair| has(item, pair)));
+        at = match (fitting.next(), fitting.next()) {
+            (Some(one), None) => one,
+            (None, _) => bail!("{path}: nothing in `{key}` has {filter}"),
+            _ => bail!("{path}: several objects in `{key}` have {filter}"),
+        };
     }
     Ok(at)
 }
@@ -44,71 +74,17 @@ fn has(item: &Value, pair: &str) -> bool {
     };
     match item.get(key) {
         Some(Value::String(text)) => text == wanted,
-        Some(Value::Number(number)) => number.as_u64().is_some_and(|n| wanted.parse() == Ok(n)),
+        Some(Value::Bool(is)) => is.to_string() == wanted,
+        Some(Value::Number(number)) => number.as_u64().is_some_and(|n| bytes(wanted) == Some(n)),
         _ => false,
     }
 }
 
-/// The number at a path.
-pub(super) fn number(json: &Value, path: &str) -> Result<f64> {
-    let value = select(json, path)?;
-    value
-        .as_f64()
-        .with_context(|| format!("{path}: {value} is no number"))
-}
-
-/// The array at a path.
-pub(super) fn rows<'a>(json: &'a Value, key: &str) -> Result<&'a Vec<Value>> {
-    select(json, key)?
-        .as_array()
-        .with_context(|| format!("{key} is no array"))
-}
-
-/// The text at a path.
-pub(super) fn text<'a>(json: &'a Value, key: &str) -> Result<&'a str> {
-    select(json, key)?
-        .as_str()
-        .with_context(|| format!("{key} is no text"))
-}
-
-/// The count at a path.
-pub(super) fn count(json: &Value, path: &str) -> Result<u64> {
-    let value = select(json, path)?;
-    value
-        .as_u64()
-        .with_context(|| format!("{path}: {value} is no count"))
-}
-
-/// A number with commas between its thousands.
-pub(super) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-/// A page size in words.
-pub(super) fn page_size(bytes: u64) -> String {
-    format!("{}K", bytes >> 10)
-}
-
-/// A Markdown table. The first columns and those without a name have words, the others, if any, numbers.
-pub(super) fn table(words: usize, head: &[&str], rows: &[Vec<String>]) -> String {
-    let line = |cells: &[String]| format!("| {} |\n", cells.join(" | ")).replace("|  |", "| |");
-    let columns = head.iter().enumerate().map(|(at, name)| {
-        let is_number = at >= words && !name.is_empty();
-        (
-            (*name).to_owned(),
-            if is_number { "---:" } else { "---" }.to_owned(),
-        )
-    });
-    let (names, rule): (Vec<_>, Vec<_>) = columns.unzip();
-    line(&names) + &line(&rule) + &rows.iter().map(|row| line(row)).collect::<String>()
+/// A number, of bytes if it has a unit: `4K`, `512G`.
+fn bytes(text: &str) -> Option<u64> {
+    let unit = "KMG".find(|unit| text.ends_with(unit));
+    let number: u64 = text.trim_end_matches(['K', 'M', 'G']).parse().ok()?;
+    Some(number << unit.map_or(0, |unit| 10 * (unit + 1)))
 }
 
 #[cfg(test)]
@@ -116,29 +92,36 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    fn rows() -> Value {
+        json!({"rows": [
+            {"page_size": 4096, "way": "base", "large": false, "map": {"tlbi": 7, "dsb": 21}},
+            {"page_size": 4096, "way": "a 1.b", "large": true, "map": {"tlbi": 0}},
+        ]})
+    }
+
     #[test]
     fn a_row_is_found_by_what_it_has() {
-        let json = json!({"rows": [
-            {"page_size": 4096, "way": "base", "map": {"tlbi": 7}},
-            {"page_size": 4096, "way": "a.b", "map": {"tlbi": 0}},
-        ]});
-        let tlbi = |path| count(&json, path).map_err(|error| error.to_string());
-        assert_eq!(tlbi("rows[page_size=4096,way=a.b].map.tlbi"), Ok(0));
-        assert_eq!(tlbi("rows[way=base].map.tlbi"), Ok(7));
-        for (path, told) in [
+        let tlbi = |path| figure(&rows(), "", path).map_err(|error| error.to_string());
+        assert_eq!(tlbi("rows[page_size=4K&way=a 1.b].map.tlbi"), Ok(0.0));
+        assert_eq!(tlbi("rows[large=false].map.tlbi"), Ok(7.0));
+        for (path, reason) in [
             ("rows[way=c].map.tlbi", "nothing in `rows` has way=c"),
-            ("rows[way=base].map.dsb", "no `dsb`"),
-            ("rows[way=base].map", "is no count"),
+            ("rows[page_size=4K].map.tlbi", "several objects in `rows`"),
+            ("rows[way=base].map.isb", "no `isb`"),
+            ("rows[way=base].map", "is not a number"),
             ("rows.map", "no `map`"),
-            ("rows[way=base].map[a=b]", "is no array"),
+            ("rows[way=base].map[a=b]", "is not an array"),
         ] {
-            assert!(tlbi(path).unwrap_err().contains(told), "{path}");
+            assert!(tlbi(path).unwrap_err().contains(reason), "{path}");
         }
     }
 
     #[test]
-    fn thousands_are_told_apart() {
-        assert_eq!(grouped(999), "999");
-        assert_eq!(grouped(1_719_085), "1,719,085");
+    fn operators_are_carried_out_from_left_to_right() {
+        let of = |text| figure(&rows(), "rows[way=base].map", text).ok();
+        assert_eq!(of(".dsb / .tlbi * 4"), Some(12.0));
+        assert_eq!(of(".dsb - 1 - .tlbi / 2"), Some(6.5));
+        assert_eq!(of("40.5e6"), Some(40.5e6));
+        assert_eq!(of("1 / 0"), None);
     }
 }

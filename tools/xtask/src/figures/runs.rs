@@ -1,4 +1,4 @@
-//! The measuring commands and their output. Computing figures from the output is in `tables` and `values`.
+//! The measuring commands and the JSON that they print.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -25,11 +25,8 @@ pub(super) enum Phase {
 #[derive(Debug, Deserialize)]
 pub(super) struct Run {
     pub(super) name: String,
-    /// As a person types them.
+    /// As a person types them, without `--json`.
     pub(super) commands: Vec<String>,
-    /// Whether the commands have no JSON.
-    #[serde(default)]
-    text: bool,
     pub(super) phase: Phase,
     /// The approximate seconds on two quiet cores with everything built.
     pub(super) seconds: u32,
@@ -38,39 +35,16 @@ pub(super) struct Run {
     pub(super) checked: bool,
 }
 
-/// The output of one command.
-#[derive(Debug, Default)]
-pub(super) struct Said {
-    pub(super) command: String,
-    pub(super) stdout: String,
-    pub(super) stderr: String,
-    /// Standard output, if JSON was asked for; else null.
-    pub(super) json: Value,
-}
-
-/// The output of a run with one command.
-pub(super) fn one(said: &[Said]) -> Result<&Said> {
-    said.first().context("the run has no command")
-}
-
-/// The command, as a document shows it.
-pub(super) fn command(said: &Said) -> String {
-    format!("    {}\n", said.command)
-}
-
-/// Makes a run. `granule` is the program of that name.
-pub(super) fn measure(run: &Run, granule: &Path) -> Result<Vec<Said>> {
-    let said = run.commands.iter().map(|text| {
+/// Makes a run: the JSON of each command. `granule` is the program of that name.
+pub(super) fn measure(run: &Run, granule: &Path) -> Result<Vec<Value>> {
+    let results = run.commands.iter().map(|text| {
         let mut command = process(text, granule)?;
-        if !run.text {
-            command.arg("--json");
-        }
         let output = command
+            .arg("--json")
             .stdin(Stdio::null())
             .output()
             .with_context(|| format!("cannot start `{text}`"))?;
-        let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
-        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        let stderr = String::from_utf8_lossy(&output.stderr);
         let last = stderr.lines().rev().find(|line| !line.trim().is_empty());
         ensure!(
             output.status.success(),
@@ -78,20 +52,10 @@ pub(super) fn measure(run: &Run, granule: &Path) -> Result<Vec<Said>> {
             output.status,
             last.unwrap_or("it printed nothing")
         );
-        let json = if run.text {
-            Value::Null
-        } else {
-            serde_json::from_str(&stdout)
-                .with_context(|| format!("`{text} --json` printed no JSON"))?
-        };
-        Ok(Said {
-            command: text.clone(),
-            stdout,
-            stderr,
-            json,
-        })
+        serde_json::from_slice(&output.stdout)
+            .with_context(|| format!("`{text} --json` printed no JSON"))
     });
-    said.collect()
+    results.collect()
 }
 
 /// The command as a process. `granule` is the program that was built, and `cargo xtask` is this program, so
@@ -117,18 +81,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failing_command_is_told_with_its_last_line() {
-        let fails = Run {
-            name: "x".into(),
-            commands: vec!["cargo no-such-command".into()],
-            text: true,
-            phase: Phase::Count,
-            seconds: 1,
-            checked: false,
-        };
-        let error = measure(&fails, Path::new("granule"))
-            .unwrap_err()
-            .to_string();
+    fn a_failing_command_is_named_with_its_last_line() {
+        let text = "name = 'x'\nphase = 'count'\nseconds = 1\ncommands = ['cargo no-such-command']";
+        let fails: Run = toml::from_str(text).unwrap();
+        let error = measure(&fails, Path::new("granule")).unwrap_err();
+        let error = error.to_string();
         assert!(
             error.starts_with("`cargo no-such-command` failed"),
             "{error}"

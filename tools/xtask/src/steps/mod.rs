@@ -350,7 +350,7 @@ pub(crate) const STEPS: &[Step] = &[
     .needs(&["build"]),
     step(
         "figures",
-        "the documents' figures, those that are cheap to measure",
+        "the stored results, those that are cheap to measure",
         ALL,
         Work::Call(figures::check_all),
     )

@@ -1,5 +1,5 @@
 //! Results of benchmarks, as `granule bench --json` and `granule-bench --json` print them: which columns of
-//! a row name it, and which were measured. What is compared and shown is the page's business.
+//! a row name it, and which were measured. A file of `docs/results` contains several under `results`. What is compared and shown is the page's business.
 
 use granule_inspect::fields::about;
 use serde::Serialize;
@@ -16,7 +16,7 @@ struct Kind {
     measures: &'static [&'static str],
 }
 
-const KINDS: [Kind; 5] = [
+const KINDS: [Kind; 7] = [
     Kind {
         name: "granule bench linear-map",
         known_by: "/cells",
@@ -71,6 +71,18 @@ const KINDS: [Kind; 5] = [
         names: &["bytes", "leaf_bytes", "trees", "calls", "subject", "step"],
         measures: &["ratio.median", "ns_per_leaf.median", "tables"],
     },
+    Kind {
+        name: "cargo xtask bench --instructions",
+        known_by: "/rows/0/leaves",
+        names: &["bytes", "leaf_bytes", "calls", "subject", "step"],
+        measures: &["instructions", "leaves"],
+    },
+    Kind {
+        name: "granule-peers",
+        known_by: "/rows/0/kernel",
+        names: &["kernel", "op", "page_size", "large"],
+        measures: &["instructions_per_page", "tlbi"],
+    },
 ];
 
 /// Names of rows that are sizes.
@@ -84,23 +96,26 @@ pub(super) struct Bench {
     object: Value,
 }
 
-/// Reads a file of results.
-pub(super) fn read(text: &str) -> Result<Bench, String> {
+/// Reads a file of results. Of a file with several, those are left out that are not rows of a benchmark.
+pub(super) fn read(text: &str) -> Result<Vec<Bench>, String> {
     let object: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    let rows = object.pointer("/rows").and_then(Value::as_array);
-    let kind = KINDS
-        .iter()
-        .find(|kind| object.pointer(kind.known_by).is_some());
-    match (rows, kind) {
-        (Some(_), Some(kind)) => Ok(Bench { kind, object }),
-        _ => Err(
-            "expected one object of `granule bench ... --json` or `granule-bench --json`"
-                .to_owned(),
-        ),
+    if let Some(results) = object.pointer("/results").and_then(Value::as_array) {
+        return Ok(results.iter().cloned().filter_map(Bench::of).collect());
     }
+    let bench = Bench::of(object).ok_or(
+        "expected one object of `granule bench ... --json` or `granule-bench --json`, or a file of docs/results",
+    )?;
+    Ok(vec![bench])
 }
 
 impl Bench {
+    fn of(object: Value) -> Option<Self> {
+        object.pointer("/rows")?.as_array()?;
+        let mut kinds = KINDS.iter();
+        let kind = kinds.find(|kind| object.pointer(kind.known_by).is_some())?;
+        Some(Self { kind, object })
+    }
+
     /// The data for the page.
     pub(super) fn object(&self, file: &str) -> Shown<'_> {
         let rows = self.object.pointer("/rows").and_then(Value::as_array);

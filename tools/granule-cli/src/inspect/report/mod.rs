@@ -43,26 +43,35 @@ pub fn run(
     progress: Progress<'_>,
     interrupt: &Interrupt,
 ) -> Result<u8, Failure> {
-    if args.names.len() > args.sources.len() {
+    let (files, given): (Vec<_>, Vec<_>) = args.sources.iter().partition(|it| is_results(it));
+    if args.names.len() > given.len() {
         return Err(Failure::Source(format!(
             "{} names for {} sources: give --name once for each source, in their order",
             args.names.len(),
-            args.sources.len()
+            given.len()
         )));
     }
     // Before the sources, which may take long.
     let mut benches = Vec::new();
-    for path in &args.bench {
-        let name = path.display().to_string();
-        let bench = std::fs::read_to_string(path).map_err(|error| error.to_string());
+    let files = files.into_iter().map(describe);
+    let named = args.bench.iter().map(|path| path.display().to_string());
+    for name in named.chain(files) {
+        let bench = std::fs::read_to_string(&name).map_err(|error| error.to_string());
         let bench = bench.and_then(|text| bench::read(&text));
         let bench = bench.map_err(|error| Failure::Source(format!("{name}: {error}")))?;
-        benches.push(value(bench.object(&short(&name))));
+        for (at, one) in bench.iter().enumerate() {
+            let number = if at == 0 {
+                String::new()
+            } else {
+                format!(" ({})", at + 1)
+            };
+            benches.push(value(one.object(&format!("{}{number}", short(&name)))));
+        }
     }
     let options = args.options();
-    let shorts: Vec<String> = args.sources.iter().map(|it| short(&describe(it))).collect();
+    let shorts: Vec<String> = given.iter().map(|it| short(&describe(it))).collect();
     let (mut sources, mut no_root) = (Vec::new(), false);
-    for (at, source) in args.sources.iter().enumerate() {
+    for (at, source) in given.into_iter().enumerate() {
         let whole = describe(source);
         let opened = open(source, &options, progress, interrupt)?;
         let lines = opened.notes.iter();
@@ -86,11 +95,9 @@ pub fn run(
     Ok(if no_root { UNREADABLE } else { 0 })
 }
 
-/// The data of the page.
-#[derive(Serialize)]
-struct Data {
-    sources: Vec<data::Source>,
-    benches: Vec<Value>,
+/// Whether a source is a file with results of benchmarks.
+fn is_results(source: &Source) -> bool {
+    matches!(source, Source::File(path) if path.extension().is_some_and(|it| it == "json"))
 }
 
 fn describe(source: &Source) -> String {

@@ -89,3 +89,5 @@ if (DATA.benches.length) {
   document.getElementById("benches").hidden = false;
   document.getElementById("to-benches").hidden = false;
 }
+// Results of benchmarks need no page tables beside them.
+if (!names.length) for (const id of ["maps", "charts", "findings"]) document.getElementById(id).hidden = true;

@@ -69,8 +69,7 @@ fn hidden_characters_are_shown() {
 fn results_of_each_benchmark_are_distinguished() {
     let linear = r#"{"cells": 1, "rows": [{"page_size": 16384, "memory": 4294967296, "rodata": "on",
         "strategy": "base", "barriers": null, "linear_map": {"instructions": 7, "tlbi": null}}]}"#;
-    let object = bench::read(linear).unwrap();
-    let object = value(object.object("a.json"));
+    let object = value(bench::read(linear).unwrap()[0].object("a.json"));
     assert_eq!(object["kind"], "granule bench linear-map");
     assert_eq!(
         object["rows"][0]["names"],
@@ -82,8 +81,7 @@ fn results_of_each_benchmark_are_distinguished() {
     );
     let host = r#"{"floors": [], "rows": [{"bytes": 1073741824, "leaf_bytes": 4096, "trees": 1, "calls": "range",
         "subject": "granule", "step": "map", "ratio": {"median": 1.25}, "ns_per_leaf": {"median": 2}, "tables": 513}]}"#;
-    let object = bench::read(host).unwrap();
-    let object = value(object.object(HOSTILE));
+    let object = value(bench::read(host).unwrap()[0].object(HOSTILE));
     assert_eq!(object["rows"][0]["values"], json!([1.25, 2, 513]));
     assert_eq!(object["file"], visible(HOSTILE));
     for (key, kind) in [
@@ -92,8 +90,7 @@ fn results_of_each_benchmark_are_distinguished() {
         ("published", "kexec"),
     ] {
         let text = json!({ key: [], "rows": [] }).to_string();
-        let object = bench::read(&text).unwrap();
-        let object = value(object.object("x"));
+        let object = value(bench::read(&text).unwrap()[0].object("x"));
         assert_eq!(object["kind"], format!("granule bench {kind}"));
     }
 }
@@ -111,8 +108,39 @@ fn other_files_are_not_results() {
         assert!(bench::read(text).is_err(), "{text}");
     }
     let odd = bench::read(r#"{"cells": 1, "rows": [7, {}, {"page_size": [1]}]}"#).unwrap();
-    let object = value(odd.object("x"));
+    let object = value(odd[0].object("x"));
     let rows = &object["rows"];
     assert_eq!(rows[1]["names"], json!(["", "", "", "", ""]));
     assert_eq!(rows[2]["names"][0], "[1]");
+}
+
+#[test]
+fn stored_results_are_read() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results");
+    let mut kinds = std::collections::BTreeSet::new();
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        assert!(is_results(&Source::File(path.clone())));
+        let benches = bench::read(&std::fs::read_to_string(&path).unwrap());
+        for bench in benches.unwrap_or_else(|error| panic!("{}: {error}", path.display())) {
+            let object = bench.object("x");
+            let rows = object["rows"].as_array().unwrap();
+            let measured = |row: &Value| row["values"][0].is_number();
+            assert!(
+                rows.iter().any(measured),
+                "{}: no measured row",
+                path.display()
+            );
+            kinds.insert(object["kind"].to_string());
+        }
+    }
+    for kind in ["linear-map", "permissions", "kexec"] {
+        assert!(
+            kinds.contains(&format!("\"granule bench {kind}\"")),
+            "{kind}: {kinds:?}"
+        );
+    }
+    // Of other commands there is nothing to show.
+    let plan = r#"{"commit": "a", "results": [{"tables": 3}, {"cells": 1, "rows": []}]}"#;
+    assert_eq!(bench::read(plan).unwrap().len(), 1);
 }

@@ -93,7 +93,7 @@ fn strategies_in_4k_pages() {
     // Published of a kernel that makes its map as `base` does.
     assert!(figure(base, "tlbi").abs_diff(67_549) * 100 <= 67_549 * 5);
     assert!(figure(direct, "instructions") <= 1_800_000);
-    // docs/performance.md's figures, as near as the compiler keeps to them.
+    // The figures of docs/results/linear-4g.json, as near as the compiler keeps to them.
     let no_alloc_remap = &rows[LinearMap::ALL.len() + 3];
     assert_eq!(no_alloc_remap.cell.form.strategy, LinearMap::NoAllocRemap);
     for (row, documented) in [(base, 37_100_000), (no_alloc_remap, 9_800_000)] {
@@ -170,7 +170,7 @@ fn maps_of_blocks_take_what_is_expected() {
     }
 }
 
-/// A large map of large pages: no more than docs/performance.md aims at.
+/// A large map of large pages: not much more than docs/results/linear-16k.json has.
 #[test]
 fn direct_maps_64_gib_in_16k_pages() {
     let mut bench = bench(PageSize::K16, &[64 * GIB]);
