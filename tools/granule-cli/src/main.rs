@@ -278,7 +278,7 @@ const FAILED: u8 = 1;
 const NO_VERDICT: u8 = 2;
 
 fn check_command(args: &CheckArgs) -> ExitCode {
-    let options = check::Options {
+    let options = check::CheckOptions {
         strict: args.strict,
         policies: args.allow,
         bbm_level: args.bbm,

@@ -11,7 +11,7 @@ use granule::arch::{
 use granule_inspect::attributes::Decoded;
 use granule_inspect::diff::{Listed, diff};
 use granule_inspect::explain::explain;
-use granule_inspect::lint::{Accepted, Options, lint};
+use granule_inspect::lint::{Accepted, LintOptions, lint};
 use granule_inspect::map::Map;
 use granule_inspect::ranges::{Merger, Range};
 use granule_inspect::source::{Memory, ReadError};
@@ -87,11 +87,11 @@ pub(crate) fn inspect(bytes: &[u8]) {
     drawn(&tree, &found, usize::from(address as u8));
     explained(&memory, &tree, address, &found);
     let every = "loop 0-ffffffffffffffff x\nshared-table 0-ffffffffffffffff x";
-    let options = Options {
+    let options = LintOptions {
         accepted: Accepted::parse(every).0,
         most: 5,
         most_tables: MOST_TABLES,
-        ..Options::default()
+        ..LintOptions::default()
     };
     let linted = lint(&memory, core::slice::from_ref(&tree), &options, &mut |_| {});
     for finding in &linted.findings.list {

@@ -2,7 +2,7 @@
 //! registers that change meanwhile, invalidations of anything.
 
 use crate::bytes::Bytes;
-use granule_cli::check::{CheckError, Options, check};
+use granule_cli::check::{CheckError, CheckOptions, check};
 use std::fmt::Write;
 
 /// The pages of tables, stores and maintenance: few, so that they coincide.
@@ -147,7 +147,7 @@ pub(crate) fn trace_replay(input: &[u8]) {
     let text =
         format!("granule-trace 2 page=4k cpus=2 bbm={level} complete=yes events={lines}\n{body}");
     let judge = |most_violations| {
-        let options = Options {
+        let options = CheckOptions {
             strict,
             bbm_level: None,
             policies: None,

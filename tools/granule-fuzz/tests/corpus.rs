@@ -10,7 +10,7 @@ use granule_boot::stamp::Stamp;
 use granule_boot::tree::{Tree, total_size};
 use granule_boot::words;
 use granule_cli::boot::tree::model;
-use granule_cli::check::{Options, check};
+use granule_cli::check::{CheckOptions, check};
 use granule_cli::initramfs::Initramfs;
 use granule_cli::sizes::parse_size;
 use granule_cli::trace_area::TraceArea;
@@ -58,7 +58,7 @@ const FORMATS: &[(&str, Reads)] = &[
         Stamp::open(bytes, *kind).is_ok()
     }),
     ("trace", |bytes| {
-        let checked = check(bytes, &Options::default(), &mut |_| ());
+        let checked = check(bytes, &CheckOptions::default(), &mut |_| ());
         checked.is_ok_and(|checked| checked.violations == 0)
     }),
     ("watch-stream", watch_stream),

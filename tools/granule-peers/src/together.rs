@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
-use granule_cli::check::{self, Options};
+use granule_cli::check::{self, CheckOptions};
 use granule_cli::sizes::show_size as size;
 use granule_cli::{Initramfs, PageSize, Request, boot};
 use xtask::workspace::image_path;
@@ -99,7 +99,7 @@ fn recorded(
     };
     let compared = compare(&run(&recorded, page_size, "")?, alone, linux)?;
     let trace = std::fs::File::open(&trace).context("there is no trace")?;
-    let options = Options::default();
+    let options = CheckOptions::default();
     let checked = check::check(std::io::BufReader::new(trace), &options, &mut |_| ())?;
     ensure!(checked.header.complete, "the recording is not complete");
     ensure!(checked.is_clean(), "{}", checked.text());

@@ -8,7 +8,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use granule_cli::check::{self, Options};
+use granule_cli::check::{self, CheckOptions};
 use granule_cli::{Firmware, PageSize};
 use serde_json::{Value, json};
 
@@ -191,7 +191,7 @@ impl FirmwareBoot {
 
 /// Checks that the trace breaks no rule, in strict mode.
 fn is_clean(trace: &Path) -> Result<()> {
-    let strict = Options {
+    let strict = CheckOptions {
         strict: true,
         bbm_level: None,
         policies: None,

@@ -47,6 +47,8 @@ mod size;
 mod soak;
 mod steps;
 mod strict_align;
+#[cfg(test)]
+mod tidy;
 mod tools;
 mod user;
 
@@ -117,7 +119,7 @@ enum Command {
     /// Time `granule dump` on 64 GiB in 4K pages
     DumpSpeed(dump_speed::DumpSpeedOptions),
     /// Measure, store the results in docs/results and write the table of docs/performance.md
-    Figures(figures::Options),
+    Figures(figures::FiguresOptions),
     /// Make the page of `granule report` of this kernel with each page size
     Report(report::ReportOptions),
     /// Run every test, host and QEMU

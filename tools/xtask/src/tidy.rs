@@ -13,7 +13,10 @@ const LONGER: &str = include_str!("../long_files.txt");
 
 /// Phrases that a native reader stumbles over, each with what to write.
 const PHRASES: [(&str, &str); 4] = [
-    ("told", "reported, recorded, expected: whatever is true there"),
+    (
+        "told",
+        "reported, recorded, expected: whatever is true there",
+    ),
     (" is no ", "is not a"),
     ("/// What ", "a verb or a noun first"),
     ("//! What ", "a verb or a noun first"),
@@ -24,7 +27,10 @@ fn stumble(line: &str) -> Option<(&'static str, &'static str)> {
     let words = || line.split(|c: char| !c.is_alphanumeric());
     PHRASES.into_iter().find(|(phrase, _)| match *phrase {
         "told" => words().any(|word| word == "told"),
-        " is no " => line.to_lowercase().replace("there is no ", "").contains(phrase),
+        " is no " => line
+            .to_lowercase()
+            .replace("there is no ", "")
+            .contains(phrase),
         _ => line.contains(phrase),
     })
 }
@@ -59,16 +65,22 @@ fn words_lines_and_files_are_tidy() {
             longer.insert(name.clone());
             let allowed = LONGER.lines().filter_map(|line| line.split_once(' '));
             let allowed = allowed.filter(|(file, _)| *file == name);
-            let most = allowed.map(|(_, most)| most.parse().unwrap_or_default()).next();
+            let most = allowed
+                .map(|(_, most)| most.parse().unwrap_or_default())
+                .next();
             if most.unwrap_or(MOST_LINES) < lines {
-                wrong.push(format!("{name}: {lines} lines; divide it, as one file is one concern"));
+                wrong.push(format!(
+                    "{name}: {lines} lines; divide it, as one file is one concern"
+                ));
             }
         }
     }
     for line in LONGER.lines() {
         let (name, _) = line.split_once(' ').unwrap();
         if !longer.contains(name) {
-            wrong.push(format!("{name}: has {MOST_LINES} lines or fewer; strike it from long_files.txt"));
+            wrong.push(format!(
+                "{name}: has {MOST_LINES} lines or fewer; strike it from long_files.txt"
+            ));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -76,7 +88,12 @@ fn words_lines_and_files_are_tidy() {
 
 #[test]
 fn phrases_are_recognised() {
-    for line in ["/// What it is.", "so it told", "a table is no page", "//! What"] {
+    for line in [
+        "/// What it is.",
+        "so it told",
+        "a table is no page",
+        "//! What",
+    ] {
         assert_eq!(stumble(line).is_some(), line != "//! What", "{line}");
     }
     for line in ["There is no table", "/// Whatever", "untold", "it is none"] {
@@ -104,20 +121,34 @@ fn linked(metadata: &serde_json::Value, name: &str) -> BTreeSet<String> {
 fn below(metadata: &serde_json::Value, folder: &str) -> BTreeSet<String> {
     let folder = root().join(folder);
     let all = packages(metadata).unwrap().iter();
-    let inside = all.filter(|one| one["manifest_path"].as_str().unwrap().starts_with(folder.to_str().unwrap()));
-    inside.map(|one| one["name"].as_str().unwrap().to_owned()).collect()
+    let inside = all.filter(|one| {
+        one["manifest_path"]
+            .as_str()
+            .unwrap()
+            .starts_with(folder.to_str().unwrap())
+    });
+    inside
+        .map(|one| one["name"].as_str().unwrap().to_owned())
+        .collect()
 }
 
 #[test]
 fn the_installed_program_links_nothing_of_the_kernel_and_the_libraries_nothing_of_the_tools() {
     let metadata = metadata().unwrap();
-    let [crates, kernel, tools] = ["crates", "kernel", "tools"].map(|folder| below(&metadata, folder));
+    let [crates, kernel, tools] =
+        ["crates", "kernel", "tools"].map(|folder| below(&metadata, folder));
     assert!(!crates.is_empty() && !kernel.is_empty() && !tools.is_empty());
     let of_program = linked(&metadata, CLI);
-    assert!(of_program.contains("granule") && of_program.is_disjoint(&kernel), "{of_program:?}");
+    assert!(
+        of_program.contains("granule") && of_program.is_disjoint(&kernel),
+        "{of_program:?}"
+    );
     for name in &crates {
         let linked = linked(&metadata, name);
-        assert!(linked.is_disjoint(&kernel) && linked.is_disjoint(&tools), "{name}: {linked:?}");
+        assert!(
+            linked.is_disjoint(&kernel) && linked.is_disjoint(&tools),
+            "{name}: {linked:?}"
+        );
     }
     for name in &kernel {
         let linked = linked(&metadata, name);

@@ -1,6 +1,6 @@
 //! Findings, and the list of them. Rules by name are in `rule`, and no rule's code lives here.
 
-use super::Options;
+use super::LintOptions;
 use super::accepted::Accepted;
 use super::rule::{Rule, Severity};
 use crate::tree::Owner;
@@ -66,7 +66,7 @@ pub struct Findings {
 
 impl Findings {
     /// Returns an empty list for the findings that `options` request.
-    pub(super) fn new(options: &Options) -> Self {
+    pub(super) fn new(options: &LintOptions) -> Self {
         Self {
             most: options.most,
             rules: options.rules.clone(),

@@ -65,7 +65,7 @@ impl Whole<'_> {
 /// The options of a run.
 #[derive(Clone, Debug)]
 #[allow(clippy::exhaustive_structs, reason = "options of one function")]
-pub struct Options {
+pub struct LintOptions {
     /// The rules; all of them, if none is named.
     pub rules: Vec<Rule>,
     /// The findings that are accepted.
@@ -76,7 +76,7 @@ pub struct Options {
     pub most_tables: u64,
 }
 
-impl Default for Options {
+impl Default for LintOptions {
     fn default() -> Self {
         Self {
             rules: Vec::new(),
@@ -91,7 +91,7 @@ impl Default for Options {
 pub fn lint(
     memory: &dyn Memory,
     trees: &[Tree],
-    options: &Options,
+    options: &LintOptions,
     progress: &mut dyn FnMut(u64),
 ) -> Linted {
     let mut lint = Lint {

@@ -5,7 +5,7 @@ use crate::world::Pages;
 use granule::arch::{Geometry, PageSize, PhysicalAddress};
 use granule_inspect::diff::{Listed, diff};
 use granule_inspect::explain::explain;
-use granule_inspect::lint::{Options, Severity, lint};
+use granule_inspect::lint::{LintOptions, Severity, lint};
 use granule_inspect::tree::{Origin, Owner, Shape, Tree};
 use granule_inspect::walk::{EVERYTHING, Tables};
 use granule_testing::{cases, shape};
@@ -88,7 +88,7 @@ proptest! {
             prop_assert!(explained.steps.len() <= 5);
             prop_assert!(!explained.to_string().is_empty());
         }
-        let linted = lint(&pages, std::slice::from_ref(&tree), &Options::default(), &mut |_| {});
+        let linted = lint(&pages, std::slice::from_ref(&tree), &LintOptions::default(), &mut |_| {});
         prop_assert!(linted.findings.worst() <= Some(Severity::Error));
         let listed = Listed { tree: &tree, ranges: &found };
         prop_assert_eq!(diff(listed, listed), []);

@@ -7,14 +7,14 @@ use granule::arch::{
     Stage2Permissions, VaRange,
 };
 use granule::table::Leaves;
-use granule_inspect::lint::{Accepted, Finding, Options, Rule, Severity, lint};
+use granule_inspect::lint::{Accepted, Finding, LintOptions, Rule, Severity, lint};
 use granule_inspect::tree::{Origin, Tree};
 use granule_testing::shape::{self, PLAIN};
 
-fn most(most: usize) -> Options {
-    Options {
+fn most(most: usize) -> LintOptions {
+    LintOptions {
         most,
-        ..Options::default()
+        ..LintOptions::default()
     }
 }
 
@@ -317,7 +317,7 @@ fn accepted_findings_are_taken_out_and_unused_lines_reported() {
          loop 0-0xffff nobody\n",
     );
     assert!(bad.is_empty());
-    let options = Options {
+    let options = LintOptions {
         accepted,
         ..most(10)
     };
@@ -358,7 +358,7 @@ fn accepted_and_unwanted_findings_hide_none_beyond_the_limit() {
     let linted = |rules: &[Rule], pages: u64| {
         let last = BASE + pages * PAGE - 1;
         let text = format!("reserved-bits {BASE:#x}-{last:#x} x");
-        let options = Options {
+        let options = LintOptions {
             rules: rules.to_vec(),
             accepted: Accepted::parse(&text).0,
             ..most(1)
@@ -391,7 +391,7 @@ fn accepted_and_unwanted_findings_hide_none_beyond_the_limit() {
 #[test]
 fn a_table_beyond_the_limit_is_reported() {
     let world = clean();
-    let options = Options {
+    let options = LintOptions {
         most_tables: 2,
         ..most(10)
     };

@@ -1,8 +1,8 @@
 //! A minimal next kernel that validates the kexec handoff: an independent witness of how a kernel hands over
 //! to the next. It is a tiny arm64 Image, entered by the boot protocol with the MMU off.
 //!
-//! [`head`] saves the registers at the first instruction. [`probe`] checks them, finds the previous kernel's
-//! note ([`note`]), digests the memory that was handed over ([`digest`]), prints the results by [`console`] in
+//! `head` saves the registers at the first instruction. `probe` checks them, finds the previous kernel's
+//! note (`note`), digests the memory that was handed over (`digest`), prints the results by `console` in
 //! the lines that `granule boot` reads, and powers off. The probe shares no code with the kernel but the
 //! library's first read of the device tree, its stamp and its digest.
 //!

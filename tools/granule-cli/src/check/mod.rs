@@ -22,7 +22,7 @@ const EVENTS_A_STEP: u64 = 1 << 14;
 
 /// The options of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Options {
+pub struct CheckOptions {
     /// Report legal but careless changes too.
     pub strict: bool,
     /// BBM level to use instead of the trace's.
@@ -33,7 +33,7 @@ pub struct Options {
     pub most_violations: usize,
 }
 
-impl Default for Options {
+impl Default for CheckOptions {
     fn default() -> Self {
         Self {
             strict: false,
@@ -132,7 +132,7 @@ pub struct Checked {
     /// The events of the trace by kind.
     pub tally: Tally,
     /// The options of the check.
-    pub options: Options,
+    pub options: CheckOptions,
     /// The violations in the order of the file, at most as many as the options keep.
     pub findings: Vec<Finding>,
     /// The number of all violations.
@@ -246,7 +246,7 @@ impl Lines {
 /// As of [`check`], and if another file cannot be used.
 pub fn check_any(
     mut from: impl BufRead,
-    options: &Options,
+    options: &CheckOptions,
     about: &About,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Checked, CheckError> {
@@ -269,7 +269,7 @@ pub fn check_any(
 /// A [`CheckError`] if the file is not a valid trace, or holds an event that no machine can produce.
 pub fn check(
     from: impl BufRead,
-    options: &Options,
+    options: &CheckOptions,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Checked, CheckError> {
     replay(from, options, &About::default(), false, progress)
@@ -288,7 +288,7 @@ fn cut_short(error: ReadError) -> Result<String, CheckError> {
 
 fn replay(
     from: impl BufRead,
-    options: &Options,
+    options: &CheckOptions,
     about: &About,
     may_be_cut: bool,
     progress: &mut dyn FnMut(u64),

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use granule_inspect::fields::about;
-use granule_inspect::lint::{Accepted, Findings, Linted, Options, Severity, lint};
+use granule_inspect::lint::{Accepted, Findings, LintOptions, Linted, Severity, lint};
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
@@ -26,11 +26,11 @@ pub fn run(
 ) -> Result<u8, Failure> {
     let opened = open(&args.from.source, &args.from.options(), progress, interrupt)?;
     let mut lines = opened.notes.clone();
-    let options = Options {
+    let options = LintOptions {
         rules: args.rule.clone(),
         accepted: accepted(args, &mut lines)?,
         most: args.most,
-        ..Options::default()
+        ..LintOptions::default()
     };
     let linted = lint(&*opened.memory, &opened.trees, &options, &mut |tables| {
         progress(Step::Tables(tables));

@@ -232,7 +232,7 @@ impl<'a> Read<'a> {
     }
 
     fn lint(&mut self) -> Result<String> {
-        let (dump, options) = (&self.dump, lint::Options::default());
+        let (dump, options) = (&self.dump, lint::LintOptions::default());
         let found = lint(&*dump.memory, &dump.trees, &options, &mut |_| {});
         let mut counts: BTreeMap<Rule, u64> = BTreeMap::new();
         for finding in &found.findings.list {

@@ -121,9 +121,9 @@ pub(super) fn source(
         }
     }
     fit(&mut drawn, detail);
-    let options = lint::Options {
+    let options = lint::LintOptions {
         most,
-        ..lint::Options::default()
+        ..lint::LintOptions::default()
     };
     let linted = lint(&*opened.memory, &opened.trees, &options, &mut tables);
     let trees = drawn.iter().map(|(tree, drawn)| of_tree(tree, drawn));

@@ -95,6 +95,13 @@ pub fn run(
     Ok(if no_root { UNREADABLE } else { 0 })
 }
 
+/// The data of the page.
+#[derive(Serialize)]
+struct Data {
+    sources: Vec<data::Source>,
+    benches: Vec<Value>,
+}
+
 /// Whether a source is a file with results of benchmarks.
 fn is_results(source: &Source) -> bool {
     matches!(source, Source::File(path) if path.extension().is_some_and(|it| it == "json"))

@@ -1,11 +1,11 @@
 //! The trace of a kernel that leaves, as `granule check` sees it: to the switch of the MMU.
 
-use granule_cli::check::{self, Options};
+use granule_cli::check::{self, CheckOptions};
 use granule_cli::{Outcome, PageSize, Request};
 
 use crate::kexec::machine::{NEXT, archive, ends, machine};
 
-const STRICT: Options = Options {
+const STRICT: CheckOptions = CheckOptions {
     strict: true,
     bbm_level: None,
     policies: None,

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use granule_cli::check::{self, Options};
+use granule_cli::check::{self, CheckOptions};
 use granule_cli::{Initramfs, PageSize, Request};
 use tempfile::NamedTempFile;
 
@@ -34,7 +34,7 @@ fn is_clean(text: &str) -> bool {
 }
 
 pub(crate) fn check(text: &str) -> check::Checked {
-    let checked = check::check(text.as_bytes(), &Options::default(), &mut |_| ());
+    let checked = check::check(text.as_bytes(), &CheckOptions::default(), &mut |_| ());
     checked.unwrap_or_else(|error| panic!("{error}"))
 }
 

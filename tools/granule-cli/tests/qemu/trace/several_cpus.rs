@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use granule_cli::check::{self, Checked, Options};
+use granule_cli::check::{self, CheckOptions, Checked};
 use granule_cli::{PageSize, Request, Rodata};
 
 use crate::trace::traces::{Recorded, SIZES, checked, find, record_ok, with_line};
@@ -137,7 +137,7 @@ fn a_parked_cpu_that_keeps_its_tlb_or_the_tables_is_found() {
 /// The model's verdict for CPUs of level 2, which may raise a conflict abort where they split, and,
 /// severely, for those of level 3, which raise none.
 fn of_level(text: &str, level: u8, strict: bool) -> Checked {
-    let options = Options {
+    let options = CheckOptions {
         strict,
         bbm_level: Some(level),
         policies: None,

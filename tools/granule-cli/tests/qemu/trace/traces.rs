@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use granule_cli::check::{self, Checked, Options};
+use granule_cli::check::{self, CheckOptions, Checked};
 use granule_cli::{Boot, PageSize, Request};
 use tempfile::TempDir;
 
@@ -10,7 +10,7 @@ use crate::hooked::run;
 use crate::image::image;
 
 pub(crate) const SIZES: [PageSize; 3] = [PageSize::K4, PageSize::K16, PageSize::K64];
-const STRICT: Options = Options {
+const STRICT: CheckOptions = CheckOptions {
     strict: true,
     bbm_level: None,
     policies: None,
