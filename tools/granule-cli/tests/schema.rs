@@ -1,4 +1,4 @@
-//! What commands print with `--json` is as `granule schema` describes it: no key that is missing, none that
+//! Compares the output of commands with `granule schema`: no key that is missing, none that
 //! is not described, none of another type. No QEMU. What needs a guest is checked where it is run.
 
 #![allow(clippy::unwrap_used)]

@@ -14,7 +14,7 @@ pub fn assert_matches(schema: &Value, object: &Value) {
     assert!(wrong.is_empty(), "{}\nin {object:#}", wrong.join("\n"));
 }
 
-/// What of `object` is not as `schema` describes it, each with its path.
+/// The differences of `object` from what `schema` describes, each with its path.
 #[must_use]
 pub fn differences(schema: &Value, object: &Value) -> Vec<String> {
     let mut check = Check {
@@ -86,7 +86,7 @@ impl<'s> Check<'s> {
         };
         if !fits {
             self.wrong
-                .push(format!("{path}: {value} is no {}", schema["type"]));
+                .push(format!("{path}: {value} is not {}", schema["type"]));
         }
         match value {
             Value::Array(list) => {
@@ -145,7 +145,7 @@ mod tests {
         );
         assert_eq!(
             wrong(json!({ "a": "1", "b": [] })),
-            ".a: \"1\" is no [\"integer\",\"null\"]"
+            ".a: \"1\" is not [\"integer\",\"null\"]"
         );
         assert_eq!(
             wrong(json!({ "a": 1, "b": ["y"] })),

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn differing_lines_are_told() {
+    fn differing_lines_are_reported() {
         assert_eq!(differences("a\nb\n", "a\nb\n"), "");
         assert_eq!(differences("a\nb\nd\n", "a\nc\nd\n"), "- b\n+ c\n");
         assert_eq!(differences("", "a\n"), "+ a\n");

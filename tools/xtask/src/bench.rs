@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn instructions_are_told_for_each_leaf() {
+    fn instructions_are_reported_for_each_leaf() {
         let counts = parse(&console()).unwrap();
         let text = text(&json!({"rows": counts})).unwrap();
         assert!(text.contains("2.500 instructions a leaf"), "{text}");

@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_is_told_with_the_expected_value() {
+    fn a_difference_is_reported_with_the_expected_value() {
         let record = json!({"a": {"b": 3}});
         assert_eq!(differs(&record, "a.b", &json!(3)), None);
         let wrong = differs(&record, "a.b", &json!("3")).unwrap();

@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn differences_are_told_in_kib_and_percent() {
+    fn differences_are_printed_in_kib_and_percent() {
         let more = Difference::of(300 << 10, 200 << 10);
         assert_eq!(more.to_string(), "+100.0 KiB (+50.0 %)");
         assert_eq!(Difference::of(512, 1024).to_string(), "-0.5 KiB (-50.0 %)");

@@ -24,13 +24,15 @@ const PHRASES: [(&str, &str); 4] = [
 
 /// The phrase in a line that is not allowed there.
 fn stumble(line: &str) -> Option<(&'static str, &'static str)> {
-    let words = || line.split(|c: char| !c.is_alphanumeric());
+    let is_told = |word: &str| word.split('_').any(|part| part == "told");
+    let mut words = line.split(|c: char| !c.is_alphanumeric() && c != '_');
     PHRASES.into_iter().find(|(phrase, _)| match *phrase {
-        "told" => words().any(|word| word == "told"),
-        " is no " => line
-            .to_lowercase()
-            .replace("there is no ", "")
-            .contains(phrase),
+        "told" => words.any(is_told),
+        " is no " => {
+            let line = line.to_lowercase().replace("is no longer", "");
+            let line = line.replace("there is no ", "");
+            line.replace("there still is no ", "").contains(phrase)
+        }
         _ => line.contains(phrase),
     })
 }
@@ -56,7 +58,12 @@ fn words_lines_and_files_are_tidy() {
             if let Some((phrase, instead)) = stumble(line).filter(|_| !is_own) {
                 wrong.push(format!("{place}: {phrase:?}, better {instead}"));
             }
-            if line.chars().count() > MOST_COLUMNS {
+            // A row of a table has one line, and so has expected output.
+            let is_row = ["//! |", "/// |"]
+                .iter()
+                .any(|head| line.trim_start().starts_with(head));
+            let is_free = is_row || name.contains("/tests/");
+            if line.chars().count() > MOST_COLUMNS && !is_free {
                 wrong.push(format!("{place}: longer than {MOST_COLUMNS} columns"));
             }
         }
@@ -91,6 +98,7 @@ fn phrases_are_recognised() {
     for line in [
         "/// What it is.",
         "so it told",
+        "a_fault_is_told",
         "a table is no page",
         "//! What",
     ] {

@@ -192,7 +192,7 @@ fn larger_leaves_never_miss_more_where_accesses_are_near_each_other() {
 }
 
 #[test]
-fn an_order_that_is_broken_is_told() {
+fn an_order_that_is_broken_is_reported() {
     let mut counted = replay(&workload(4));
     counted.check_order().unwrap();
     let blocks = Map {

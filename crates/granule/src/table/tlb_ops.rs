@@ -24,8 +24,9 @@ pub trait TlbOps {
 /// A [`TlbOps`] that issues no instruction.
 ///
 /// It serves tables that no CPU walks while they change: the first tables of a kernel, written
-/// before any CPU uses them, an image of tables, a test, a count of the cost of a map. The capabilities still decide which instructions a CPU would get, and
-/// [`Counted`](super::Counted) counts them.
+/// before any CPU uses them, an image of tables, a test, a count of the cost of a map. The
+/// capabilities still decide which instructions a CPU would get, and [`Counted`](super::Counted)
+/// counts them.
 #[derive(Clone, Copy, Debug)]
 pub struct NoCpu(pub TlbCapabilities);
 

@@ -243,8 +243,8 @@ pub(crate) fn allocate_in_group(count: u64, index: u64) -> Option<PhysicalAddres
     single(|frames| frames.allocate_in_group(count.checked_ilog2()?, index))
 }
 
-/// Allocates `count` frames, a power of two, in one block, as single frames with one owner each. `None` if there
-/// is no such block.
+/// Allocates `count` frames, a power of two, in one block, as single frames with one owner each. `None` if no
+/// such block is free.
 #[inline(never)]
 pub(crate) fn allocate_singles(count: u64) -> Option<PhysicalAddress> {
     if refuses_allocation() {

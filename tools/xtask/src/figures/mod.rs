@@ -43,7 +43,7 @@ pub(crate) struct FiguresOptions {
     list: bool,
 }
 
-/// What `figures.toml` contains.
+/// The contents of `figures.toml`.
 #[derive(Debug, serde::Deserialize)]
 struct Contents {
     runs: Vec<Run>,
@@ -177,7 +177,7 @@ fn first_results(rows: &[table::Row]) -> Result<BTreeMap<String, Value>> {
     Ok(found)
 }
 
-/// What a run adds to the total time: half for runs that go two at a time.
+/// The share of a run in the total time: half for runs that go two at a time.
 fn cost(run: &Run) -> Duration {
     let time = Duration::from_secs(run.seconds.into());
     match run.phase {

@@ -25,14 +25,14 @@ pub(super) struct Row {
     granule: String,
     /// Who is ahead; computed if it is left out: less is better.
     ahead: Option<String>,
-    /// What limits the comparison.
+    /// The limits of the comparison.
     note: Option<String>,
 }
 
 /// A cell and its figures.
 type Cell = (String, Vec<f64>);
 
-/// What stands for a figure that was not measured.
+/// Stands for a figure that was not measured.
 const NONE: &str = "–";
 
 /// Of two figures that are as near as this nobody is far ahead.

@@ -109,7 +109,7 @@ fn clean_code_passes_and_is_counted() {
 }
 
 #[test]
-fn hazards_are_told_with_their_path() {
+fn hazards_are_reported_with_their_path() {
     let line = one(&[NOP, LDXR, RET]);
     for part in [
         "load/store exclusive",

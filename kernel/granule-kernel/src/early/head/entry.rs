@@ -48,7 +48,7 @@ entry:
     // The link is for an address that is 0 modulo 2 MiB; `adrp` and every section
     // alignment rest on it.
     tst     x21, #{image_align_mask}
-    b.ne    park_misaligned
+    b.ne    park_align
 
     // Early exceptions are to be reported, not lost.
     adrp    x0, early_vectors

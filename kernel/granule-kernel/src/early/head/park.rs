@@ -16,7 +16,7 @@ use core::arch::global_asm;
 // and its length. It does not return, so x30 is free.
 global_asm!(
     r#"
-    .macro park_entry name, reason, text
+    .macro park_at name, reason, text
 .Ltext_\name:
     .ascii  "\text"
 .Lend_\name:
@@ -30,10 +30,10 @@ global_asm!(
     .endm
 
     .section .head.text.park, "ax"
-    park_entry park_el3, {el3}, "entered at EL3: the boot protocol requires EL2 or EL1"
-    park_entry park_mmu_on, {mmu_on}, "entered with the MMU on: the boot protocol requires it to be off"
-    park_entry park_misaligned, {misaligned}, "loaded at an address that is not 2 MiB aligned: load the image at a multiple of 0x200000"
-    park_entry park_relocation, {relocation}, "the image has a relocation that is not R_AARCH64_RELATIVE: build it with its own linker script"
+    park_at park_el3, {el3}, "entered at EL3: the boot protocol requires EL2 or EL1"
+    park_at park_mmu_on, {mmu_on}, "entered with the MMU on: the boot protocol requires it to be off"
+    park_at park_align, {misaligned}, "loaded at an address that is not 2 MiB aligned: load the image at a multiple of 0x200000"
+    park_at park_reloc, {relocation}, "the image has a relocation that is not R_AARCH64_RELATIVE: build it with its linker script"
 
 park_with:
     mov     w6, w0                  // the cache routines leave x4 and up alone

@@ -20,7 +20,7 @@ apply_relocations:
     ldp     x4, x5, [x2], #16       // r_offset, r_info
     ldr     x6, [x2], #8            // r_addend
     cmp     x5, #1027
-    b.ne    park_relocation
+    b.ne    park_reloc
     add     x6, x6, x1
     str     x6, [x0, x4]
     b       1b

@@ -14,8 +14,8 @@ use crate::result::json::ImageObject;
 use crate::sizes::show_size;
 
 /// Result of `granule bench user --json`. The table for people goes to standard error. The exit code is 0 only
-/// if every boot was `ok` and none is missing. For a command line that cannot be understood or carried out there
-/// is no object, but a line on standard error, and the exit code is 2. Sizes are in bytes.
+/// if every boot was `ok` and none is missing. For a command line that cannot be understood or carried out there is
+/// no object, but a line on standard error, and the exit code is 2. Sizes are in bytes.
 ///
 /// A round consists of these kinds of work:
 /// - `touch`: the first write to each page;

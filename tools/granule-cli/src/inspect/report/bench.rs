@@ -1,5 +1,6 @@
 //! Results of benchmarks, as `granule bench --json` and `granule-bench --json` print them: which columns of
-//! a row name it, and which were measured. A file of `docs/results` contains several under `results`. What is compared and shown is the page's business.
+//! a row name it, and which were measured. A file of `docs/results` contains
+//! several under `results`. The page decides what is compared and shown.
 
 use granule_inspect::fields::about;
 use serde::Serialize;
