@@ -36,12 +36,14 @@ mod clock;
 #[cfg(target_os = "none")]
 mod rounds;
 #[cfg(target_os = "none")]
+mod run;
+#[cfg(target_os = "none")]
 mod switches;
 #[cfg(target_os = "none")]
 mod turns;
 
 #[cfg(target_os = "none")]
-granule_programs::program!(rounds::run);
+granule_programs::program!(run::run);
 
 #[cfg(not(target_os = "none"))]
 fn main() {

@@ -2,14 +2,13 @@
 
 #![allow(unsafe_code, reason = "memory that the round mapped")]
 
-use super::clock::{Took, frequency, pieces, print, timed};
-use super::{switches, turns};
-use granule_programs::calls::{self, call, fork, say};
-use granule_programs::start::{Start, number, page};
+use super::clock::{Took, timed};
+use granule_programs::calls::{self, call, fork};
+use granule_programs::start::{Start, number};
 
 /// The kinds of work, in the order of a round.
 #[derive(Clone, Copy)]
-enum Op {
+pub(crate) enum Op {
     /// The first write to each page.
     Touch,
     /// A fork whose child ends at once; the time in the parent until it goes on.
@@ -34,7 +33,7 @@ enum Op {
     UnmapTouched,
 }
 
-const OPS: [(Op, &str); 11] = [
+pub(crate) const OPS: [(Op, &str); 11] = [
     (Op::Touch, "touch"),
     (Op::Fork, "fork"),
     (Op::Reuse, "reuse"),
@@ -50,22 +49,10 @@ const OPS: [(Op, &str); 11] = [
 
 /// The most rounds there is room for.
 pub(crate) const MOST_ROUNDS: usize = 15;
-const DEFAULT_BYTES: u64 = 1 << 30;
-const DEFAULT_ROUNDS: usize = 3;
-
 const PIPE2: u64 = 59;
-const IOCTL: u64 = 29;
 const READ: u64 = 63;
 const CLOSE: u64 = 57;
-const MKNODAT: u64 = 33;
-const MKDIRAT: u64 = 34;
-const OPENAT: u64 = 56;
-const REBOOT: u64 = 142;
 
-/// Request of a terminal: wait until all output is out, if the argument is not 0.
-const TCSBRK: u64 = 0x5409;
-/// Descriptor of the folder that paths begin in.
-const AT_FDCWD: u64 = -100i64 as u64;
 /// No transparent huge pages.
 const MADV_NOHUGEPAGE: u64 = 15;
 const PROT_READ: u64 = 1;
@@ -73,93 +60,13 @@ const PROT_READ: u64 = 1;
 /// The reason why there are no figures: the call, and its result.
 pub(crate) type Failure = (&'static str, i64);
 
-/// Runs all rounds; the exit code.
-pub(crate) fn run(start: Start) -> i32 {
-    if let Some(code) = switches::partner(start).or_else(|| turns::worker(start)) {
-        return code;
-    }
-    open_console();
-    let off = has(start, b"off");
-    let code = match measure(start) {
-        Ok(()) => 0,
-        Err((what, error)) => {
-            say(format_args!("bench failed {what} {error}\n"));
-            1
-        }
-    };
-    // Linux prints the end of the machine past the output that its terminal still holds, and may
-    // lose that.
-    call(IOCTL, [1, TCSBRK, 1, 0, 0, 0]);
-    if off {
-        // LINUX_REBOOT_CMD_POWER_OFF, with the two numbers that confirm it. A program that may not, or
-        // is on a kernel without it, just ends.
-        let order = [0xfee1_dead, 672_274_793, 0x4321_fedc, 0, 0, 0];
-        call(REBOOT, order);
-    }
-    code
-}
-
-fn measure(start: Start) -> Result<(), Failure> {
-    let bytes = bytes(start.argument(1)).unwrap_or(DEFAULT_BYTES);
-    let rounds = match number(start.argument(2)) as usize {
-        0 => DEFAULT_ROUNDS,
-        rounds => rounds.min(MOST_ROUNDS),
-    };
-    let page = page(start);
-    if page == 0 || !bytes.is_multiple_of(page) {
-        return Err(("bytes that are not whole pages", bytes as i64));
-    }
-    let frequency = frequency();
-    say(format_args!(
-        "bench begin page={page} bytes={bytes} pages={} rounds={rounds} frequency={frequency}\n",
-        bytes / page
-    ));
-    if let Some(sizes) = after(start, b"together=") {
-        let lines = turns::measure(start, sizes, rounds)?;
-        end(lines);
-        return Ok(());
-    }
-    // The kernel's choice, which may be large pages, or pages of the base size alone.
-    let large = has(start, b"large");
-    let mut times = [[Took::default(); MOST_ROUNDS]; OPS.len()];
-    for at in 0..rounds {
-        let round = round(bytes, page, large)?;
-        for (times, time) in times.iter_mut().zip(round) {
-            times[at] = time;
-        }
-    }
-    for ((_, name), times) in OPS.iter().zip(&mut times) {
-        print(format_args!("op={name}"), &mut times[..rounds]);
-    }
-    let mut lines = OPS.len();
-    if has(start, b"switches") {
-        lines += switches::switches(page)?;
-    }
-    if let Some(count) = after(start, b"programs=") {
-        lines += switches::programs(page, number(count))?;
-    }
-    end(lines);
-    Ok(())
-}
-
-/// The last line: how many lines there were, and how many pieces of work were timed.
-fn end(lines: usize) {
-    say(format_args!("bench end ops={lines} timed={}\n", pieces()));
-}
-
-/// Returns what follows these bytes in the first argument that begins with them.
-fn after(start: Start, begin: &[u8]) -> Option<&'static [u8]> {
-    let mut words = (1..start.count()).map(|index| start.argument(index));
-    words.find_map(|word| word.strip_prefix(begin))
-}
-
 /// Whether a word is among the arguments.
 pub(crate) fn has(start: Start, word: &[u8]) -> bool {
     (1..start.count()).any(|index| start.argument(index) == word)
 }
 
 /// One round: the time of each kind of work.
-fn round(bytes: u64, page: u64, large: bool) -> Result<[Took; OPS.len()], Failure> {
+pub(crate) fn round(bytes: u64, page: u64, large: bool) -> Result<[Took; OPS.len()], Failure> {
     let memory = mapped(bytes, large)?;
     let all = || {
         write_all(memory, bytes, page);
@@ -289,22 +196,5 @@ pub(crate) fn bytes(text: &[u8]) -> Option<u64> {
     match number(digits) << shift {
         0 => None,
         bytes => Some(bytes),
-    }
-}
-
-/// A first process has no console if the initramfs has no node for it: makes one. Its descriptors
-/// are the lowest there are.
-fn open_console() {
-    const EBADF: i64 = -9;
-    if calls::write(b"") != EBADF {
-        return;
-    }
-    let (folder, path) = (c"/dev".as_ptr() as u64, c"/dev/console".as_ptr() as u64);
-    call(MKDIRAT, [AT_FDCWD, folder, 0o755, 0, 0, 0]);
-    // A character device, 5:1.
-    call(MKNODAT, [AT_FDCWD, path, 0o020_600, 5 << 8 | 1, 0, 0]);
-    // Read and write, as 0 and as 1.
-    for _ in 0..2 {
-        call(OPENAT, [AT_FDCWD, path, 2, 0, 0, 0]);
     }
 }
