@@ -7,7 +7,7 @@ use granule::arch::bbm::BbmLevel;
 use granule_cli::bench::progress::Bar;
 use granule_cli::bench::series::{self, Benchmark};
 use granule_cli::cost::Job;
-use granule_cli::{PageSize, Request, Rodata, boot};
+use granule_cli::{PageSize, Request, Rodata};
 use serde_json::Value;
 
 use crate::bench::rows::{GIB, bench};
@@ -81,7 +81,7 @@ fn finished_rows_are_kept_when_a_benchmark_is_interrupted() {
     let bench = bench(PageSize::K64, &[GIB]);
     let bar = &mut Bar::of(&bench);
     let done = series::run_by(&bench, (), bar, &interrupt, |request, console| {
-        let boot = boot::boot(request, console, &interrupt);
+        let boot = hooked::boot(request, console, &interrupt);
         interrupt.store(true, Ordering::Relaxed);
         boot
     })
