@@ -165,7 +165,7 @@ const fn spans(start: u64, end: u64, bytes: u64) -> u64 {
     ((end - 1) >> shift) - (start >> shift) + 1
 }
 
-/// The cost of closing slots besides their stores, found by a dry run without a CPU.
+/// The cost of closing slots besides their stores, counted without a CPU.
 struct Cost(Counts);
 
 impl Cost {

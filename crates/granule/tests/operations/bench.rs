@@ -220,7 +220,7 @@ impl<P: Page, S: TestStage> Bench<P, S> {
         found
     }
 
-    /// Compares the counts of a dry run with the tables.
+    /// Compares the leaves and tables that were counted beforehand with those of the reference.
     fn compare_stats(&self, stats: &LeafStats) {
         assert_eq!(stats.tables() as usize, self.reference.tables() - 1);
         let mut expected: BTreeMap<(u64, bool), u64> = BTreeMap::new();

@@ -365,7 +365,7 @@ fn a_change_that_changes_nothing_stores_and_issues_nothing() {
             .change_attributes(start, bytes, accessed, Holes::Skip)
             .unwrap();
         assert_eq!(bench.host.take_events(), [], "{bytes:#x} from {start}");
-        // The bench compares it with a dry run.
+        // The bench compares it with the reference.
         bench
             .protect(offset, bytes, READ_ONLY, Holes::Skip)
             .unwrap();
