@@ -8,6 +8,7 @@ macro_rules! setters {
         $(
             #[doc = concat!("Sets [`", stringify!($field), "`](Self#structfield.", stringify!($field), ") to `Some`.")]
             #[must_use]
+            #[inline]
             pub const fn $field(mut self, $field: $type) -> Self {
                 self.$field = Some($field);
                 self
@@ -18,6 +19,7 @@ macro_rules! setters {
         $(
             #[doc = concat!("Sets [`", stringify!($field), "`](Self#structfield.", stringify!($field), ").")]
             #[must_use]
+            #[inline]
             pub const fn $field(mut self, $field: $type) -> Self {
                 self.$field = $field;
                 self

@@ -17,6 +17,7 @@ macro_rules! address_type {
         impl $name {
             /// The address `bytes` above this one, if there is one.
             #[must_use]
+            #[inline]
             pub const fn checked_add(self, bytes: u64) -> Option<Self> {
                 match self.0.checked_add(bytes) {
                     Some(sum) => Some(Self(sum)),
@@ -26,6 +27,7 @@ macro_rules! address_type {
 
             /// The address `bytes` below this one, if there is one.
             #[must_use]
+            #[inline]
             pub const fn checked_sub(self, bytes: u64) -> Option<Self> {
                 match self.0.checked_sub(bytes) {
                     Some(difference) => Some(Self(difference)),
@@ -35,30 +37,35 @@ macro_rules! address_type {
 
             /// The address `bytes` above this one, modulo 2⁶⁴.
             #[must_use]
+            #[inline]
             pub const fn wrapping_add(self, bytes: u64) -> Self {
                 Self(self.0.wrapping_add(bytes))
             }
 
             /// The address `bytes` below this one, modulo 2⁶⁴.
             #[must_use]
+            #[inline]
             pub const fn wrapping_sub(self, bytes: u64) -> Self {
                 Self(self.0.wrapping_sub(bytes))
             }
 
             /// The address `bytes` above this one, or the highest address.
             #[must_use]
+            #[inline]
             pub const fn saturating_add(self, bytes: u64) -> Self {
                 Self(self.0.saturating_add(bytes))
             }
 
             /// The address `bytes` below this one, or address zero.
             #[must_use]
+            #[inline]
             pub const fn saturating_sub(self, bytes: u64) -> Self {
                 Self(self.0.saturating_sub(bytes))
             }
 
             /// The bytes from `origin` up to this address; `None` if this address is below it.
             #[must_use]
+            #[inline]
             pub const fn offset_from(self, origin: Self) -> Option<u64> {
                 self.0.checked_sub(origin.0)
             }
@@ -66,6 +73,7 @@ macro_rules! address_type {
             /// The highest multiple of `bytes` that is not above this address. Nothing is a
             /// multiple of zero bytes: the address then stays as it is.
             #[must_use]
+            #[inline]
             pub const fn align_down(self, bytes: u64) -> Self {
                 match self.0.checked_rem(bytes) {
                     Some(rest) => Self(self.0 - rest),
@@ -75,6 +83,7 @@ macro_rules! address_type {
 
             /// The lowest multiple of `bytes` that is not below this address, if there is one.
             #[must_use]
+            #[inline]
             pub const fn align_up(self, bytes: u64) -> Option<Self> {
                 match self.0.checked_rem(bytes) {
                     Some(0) => Some(self),
@@ -85,6 +94,7 @@ macro_rules! address_type {
 
             /// Whether this address is a multiple of `bytes`.
             #[must_use]
+            #[inline]
             pub const fn is_aligned(self, bytes: u64) -> bool {
                 matches!(self.0.checked_rem(bytes), Some(0))
             }
@@ -116,6 +126,7 @@ macro_rules! address_type {
         }
 
         impl From<u64> for $name {
+            #[inline]
             fn from(address: u64) -> Self {
                 Self(address)
             }

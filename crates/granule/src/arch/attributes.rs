@@ -32,6 +32,7 @@ pub enum MemoryType {
 impl MemoryType {
     /// The index into MAIR, 0 to 7.
     #[must_use]
+    #[inline]
     pub const fn index(self) -> u8 {
         match self {
             Self::Normal => 0,
@@ -45,6 +46,7 @@ impl MemoryType {
 
     /// The type at `index` of the standard MAIR.
     #[must_use]
+    #[inline]
     pub const fn from_index(index: u8) -> Self {
         match index & 0b111 {
             0 => Self::Normal,
@@ -72,6 +74,7 @@ pub enum Shareability {
 impl Shareability {
     /// The two-bit encoding used in descriptors and in TCR.
     #[must_use]
+    #[inline]
     pub const fn bits(self) -> u64 {
         match self {
             Self::None => 0b00,
@@ -81,6 +84,7 @@ impl Shareability {
     }
 
     /// The shareability of a leaf descriptor; [`Inner`](Self::Inner) where TCR.DS is set.
+    #[inline]
     pub(super) const fn of_leaf(descriptor: Descriptor, geometry: &Geometry) -> Self {
         match (geometry.format(), descriptor.0 >> 8 & 0b11) {
             (OutputFormat::Lpa2, _) | (_, 0b11) => Self::Inner,
@@ -157,6 +161,7 @@ impl Permissions {
 
     /// Whether a page is both writable and executable at some privilege.
     #[must_use]
+    #[inline]
     pub const fn writable_and_executable(self) -> bool {
         self.writable && (self.privileged_execute || self.user_execute)
     }
@@ -197,6 +202,7 @@ impl Permissions {
 
     /// The permissions of a leaf descriptor of `regime`.
     #[must_use]
+    #[inline]
     pub const fn decode(descriptor: Descriptor, regime: Regime) -> Self {
         let bits = descriptor.0;
         let user = regime.has_user();
@@ -271,6 +277,7 @@ pub struct Attributes {
 impl Attributes {
     /// Normal, inner shareable, accessed, global memory: a kernel's attributes for RAM.
     #[must_use]
+    #[inline]
     pub const fn normal(permissions: Permissions) -> Self {
         Self {
             memory: MemoryType::Normal,
@@ -284,6 +291,7 @@ impl Attributes {
 
     /// Device registers, readable and writable, never executed.
     #[must_use]
+    #[inline]
     pub const fn device() -> Self {
         Self {
             memory: MemoryType::Device,
@@ -330,6 +338,7 @@ impl Attributes {
 
     /// The attributes of a leaf descriptor of `geometry`.
     #[must_use]
+    #[inline]
     pub const fn decode(descriptor: Descriptor, geometry: &Geometry) -> Self {
         let bits = descriptor.0;
         let regime = geometry.regime();

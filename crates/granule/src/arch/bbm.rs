@@ -28,6 +28,7 @@ pub enum BbmLevel {
 impl BbmLevel {
     /// The level with this number; a number above 3 counts as level 3.
     #[must_use]
+    #[inline]
     pub const fn from_number(number: u32) -> Self {
         match number {
             0 => Self::Level0,
@@ -39,6 +40,7 @@ impl BbmLevel {
 
     /// The number: 0 to 3.
     #[must_use]
+    #[inline]
     pub const fn number(self) -> u32 {
         self as u32
     }
@@ -68,6 +70,7 @@ pub enum Change {
 }
 
 /// The bits that may change in place on a live leaf of `regime`, followed by a TLBI.
+#[inline]
 const fn permission_bits(regime: Regime) -> u64 {
     match regime {
         Regime::Stage2 => Stage2Permissions::MASK,
@@ -78,6 +81,7 @@ const fn permission_bits(regime: Regime) -> u64 {
 /// Whether a change of these bits of a live leaf of `geometry` is ever made in place, with a TLBI if
 /// need be. Making a leaf global never is, which these bits do not tell.
 #[must_use]
+#[inline]
 pub const fn in_place(geometry: &Geometry, bits: u64) -> bool {
     let kind = Descriptor::VALID | Descriptor::PRESENT_INVALID;
     let allowed = permission_bits(geometry.regime());
@@ -147,6 +151,7 @@ const fn classify_leaves(
 }
 
 /// A change of size alone, allowed in place from level `least` on.
+#[inline]
 const fn resized(bbm: BbmLevel, least: BbmLevel) -> Change {
     if bbm.number() >= least.number() {
         Change::StoreResized {

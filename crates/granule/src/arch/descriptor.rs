@@ -98,6 +98,7 @@ impl Descriptor {
 
     /// A table descriptor that points to `table`, without hierarchical restrictions.
     #[must_use]
+    #[inline]
     pub const fn table(geometry: &Geometry, table: PhysicalAddress) -> Self {
         Self(geometry.address_bits(table) | Self::TABLE_OR_PAGE | Self::VALID)
     }
@@ -105,6 +106,7 @@ impl Descriptor {
     /// A leaf descriptor of `level` whose output begins at `output`, with `attributes` as encoded
     /// by [`Attributes::encode`](super::Attributes::encode).
     #[must_use]
+    #[inline]
     pub const fn leaf(
         geometry: &Geometry,
         level: Level,
@@ -121,18 +123,21 @@ impl Descriptor {
 
     /// Whether bit 0 is set. The valid bit alone does not make a leaf: see [`kind`](Self::kind).
     #[must_use]
+    #[inline]
     pub const fn is_valid(self) -> bool {
         self.0 & Self::VALID != 0
     }
 
     /// Whether this descriptor points to a table at `level`.
     #[must_use]
+    #[inline]
     pub const fn is_table(self, level: Level) -> bool {
         !level.is_last() && self.0 & 0b11 == 0b11
     }
 
     /// The kind of this descriptor at `level` of `geometry`.
     #[must_use]
+    #[inline]
     pub const fn kind(self, geometry: &Geometry, level: Level) -> Kind {
         match self.0 & 0b11 {
             0b00 | 0b10 if self.0 & Self::PRESENT_INVALID != 0 => Kind::PresentInvalid,
@@ -148,6 +153,7 @@ impl Descriptor {
     /// change such an entry of a live table atomically (RWLTNL). The result means nothing for a
     /// table descriptor, which hardware does not change.
     #[must_use]
+    #[inline]
     pub const fn may_be_updated(self) -> bool {
         let clean = Self::DIRTY_MODIFIER | Self::AP_READ_ONLY;
         self.is_valid() && (self.0 & Self::ACCESS_FLAG == 0 || self.0 & clean == clean)
@@ -157,6 +163,7 @@ impl Descriptor {
     /// may set the access flag, or change the dirty state of a page with the dirty modifier. A set
     /// bit 7 means clean at stage 1 and dirty at stage 2, so this asks for the modifier alone.
     #[must_use]
+    #[inline]
     pub const fn changes_atomically(self) -> bool {
         let flags = Self::ACCESS_FLAG | Self::DIRTY_MODIFIER;
         self.is_valid() && self.0 & flags != Self::ACCESS_FLAG
@@ -164,12 +171,14 @@ impl Descriptor {
 
     /// This leaf as a present-invalid one: every access faults, and all other bits stay.
     #[must_use]
+    #[inline]
     pub const fn present_invalid(self) -> Self {
         Self((self.0 & !Self::VALID) | Self::PRESENT_INVALID)
     }
 
     /// Whether the contiguous hint is set.
     #[must_use]
+    #[inline]
     pub const fn is_contiguous(self) -> bool {
         self.0 & Self::CONTIGUOUS != 0
     }
@@ -182,24 +191,28 @@ impl Geometry {
     /// [`Descriptor::may_be_updated`], but at stage 2 a store makes a clean page dirty by *setting*
     /// bit 7.
     #[must_use]
+    #[inline]
     pub const fn may_be_updated(&self, leaf: Descriptor) -> bool {
         leaf.is_valid() && (leaf.0 & Descriptor::ACCESS_FLAG == 0 || self.is_clean(leaf))
     }
 
     /// Whether hardware manages the dirty state of this leaf (DBM), and it is clean.
     #[must_use]
+    #[inline]
     pub const fn is_clean(&self, leaf: Descriptor) -> bool {
         self.is_managed(leaf) && !self.is_writable(leaf)
     }
 
     /// Whether hardware manages the dirty state of this leaf (DBM), and it is dirty.
     #[must_use]
+    #[inline]
     pub const fn is_dirty(&self, leaf: Descriptor) -> bool {
         self.is_managed(leaf) && self.is_writable(leaf)
     }
 
     /// The bits to clear and to set in a leaf whose dirty state hardware manages, to make it dirty
     /// or clean.
+    #[inline]
     pub(crate) const fn dirty_state(&self, dirty: bool) -> (u64, u64) {
         match (self.regime(), dirty) {
             (Regime::Stage2, true) => (0, Descriptor::S2AP_WRITE),
@@ -209,10 +222,12 @@ impl Geometry {
         }
     }
 
+    #[inline]
     const fn is_managed(&self, leaf: Descriptor) -> bool {
         leaf.0 & Descriptor::DIRTY_MODIFIER != 0
     }
 
+    #[inline]
     const fn is_writable(&self, leaf: Descriptor) -> bool {
         match self.regime() {
             Regime::Stage2 => leaf.0 & Descriptor::S2AP_WRITE != 0,
@@ -223,6 +238,7 @@ impl Geometry {
     /// The bits of a leaf descriptor of `level` besides its address, its contiguous hint and its
     /// kind: attributes, permissions and all other bits.
     #[must_use]
+    #[inline]
     pub const fn attribute_bits(&self, leaf: Descriptor, level: Level) -> u64 {
         let address = self.address_bits(self.address_of(leaf, level));
         // Only larger leaves have control bits here, above all nT; smaller ones have address bits.
@@ -240,6 +256,7 @@ impl Geometry {
     /// The address that a valid descriptor of `level` holds in this format: the next table's,
     /// or the first byte of the leaf's output.
     #[must_use]
+    #[inline]
     pub const fn address_of(&self, descriptor: Descriptor, level: Level) -> PhysicalAddress {
         let low = if descriptor.is_table(level) {
             self.page_size().shift()

@@ -70,6 +70,7 @@ pub struct CpuFeatures {
 }
 
 /// A four-bit unsigned ID field.
+#[inline]
 const fn field(register: u64, low: u32) -> u32 {
     ((register >> low) & 0b1111) as u32
 }
@@ -83,6 +84,7 @@ impl CpuFeatures {
 
     /// The registers behind these features.
     #[must_use]
+    #[inline]
     pub const fn registers(&self) -> &IdRegisters {
         &self.registers
     }
@@ -91,6 +93,7 @@ impl CpuFeatures {
     ///
     /// TGran4 and TGran64 are signed (0b1111 is "no"), TGran16 is unsigned (0 is "no").
     #[must_use]
+    #[inline]
     pub const fn page_size(&self, size: PageSize) -> Support {
         let mmfr0 = self.registers.mmfr0;
         match size {
@@ -114,6 +117,7 @@ impl CpuFeatures {
     /// Whether the CPU has `size` at stage 2. Zero in a field of stage 2 (TGran4_2, TGran16_2,
     /// TGran64_2) means the same as at stage 1.
     #[must_use]
+    #[inline]
     pub const fn stage2_page_size(&self, size: PageSize) -> Support {
         let low = match size {
             PageSize::K4 => 40,
@@ -130,18 +134,21 @@ impl CpuFeatures {
 
     /// FEAT_S2FWB: stage 2 can decide the memory type alone.
     #[must_use]
+    #[inline]
     pub const fn stage2_forced_write_back(&self) -> bool {
         field(self.registers.mmfr2, 40) >= 1
     }
 
     /// FEAT_XNX: stage 2 allows execution for EL1 and EL0 separately.
     #[must_use]
+    #[inline]
     pub const fn stage2_execute_by_privilege(&self) -> bool {
         field(self.registers.mmfr1, 28) >= 1
     }
 
     /// The bits of VMID: 8 or 16.
     #[must_use]
+    #[inline]
     pub const fn vmid_bits(&self) -> u32 {
         if field(self.registers.mmfr1, 4) >= 2 {
             16
@@ -153,6 +160,7 @@ impl CpuFeatures {
     /// FEAT_TTST: address spaces of fewer than 25 bits, and walks of stage 2 with 4K pages that
     /// start at level 3.
     #[must_use]
+    #[inline]
     pub const fn small_tables(&self) -> bool {
         field(self.registers.mmfr2, 28) >= 1
     }
@@ -160,6 +168,7 @@ impl CpuFeatures {
     /// The CPU's bits of physical address: 32, 36, 40, 42, 44, 48, 52 or 56. A reserved value
     /// counts as the largest known one.
     #[must_use]
+    #[inline]
     pub const fn pa_bits(&self) -> u32 {
         match field(self.registers.mmfr0, 0) {
             0 => 32,
@@ -176,6 +185,7 @@ impl CpuFeatures {
     /// The most bits of virtual address with `size` pages: 52 with FEAT_LPA2 (4K, 16K) or
     /// FEAT_LVA (64K), else 48.
     #[must_use]
+    #[inline]
     pub const fn most_va_bits(&self, size: PageSize) -> u32 {
         let more = match size {
             PageSize::K4 | PageSize::K16 => {
@@ -188,6 +198,7 @@ impl CpuFeatures {
 
     /// The fewest bits of virtual address: 25, or with FEAT_TTST 16 (4K, 16K) and 17 (64K).
     #[must_use]
+    #[inline]
     pub const fn least_va_bits(&self, size: PageSize) -> u32 {
         match (self.small_tables(), size) {
             (false, _) => 25,
@@ -199,6 +210,7 @@ impl CpuFeatures {
     /// FEAT_BBM's level in the ID register: 0 to 3. A value above 3 includes level 3 and counts as
     /// 3.
     #[must_use]
+    #[inline]
     pub const fn bbm_level(&self) -> u32 {
         let level = field(self.registers.mmfr2, 52);
         if level > 3 { 3 } else { level }
@@ -206,6 +218,7 @@ impl CpuFeatures {
 
     /// The CPU's kinds of TLBI instructions.
     #[must_use]
+    #[inline]
     pub const fn tlbi(&self) -> TlbiFeature {
         match field(self.registers.isar0, 56) {
             0 => TlbiFeature::Single,
@@ -216,12 +229,14 @@ impl CpuFeatures {
 
     /// FEAT_TTL: a TLBI by address takes a hint of the leaf's level.
     #[must_use]
+    #[inline]
     pub const fn tlbi_level_hint(&self) -> bool {
         field(self.registers.mmfr2, 48) >= 1
     }
 
     /// FEAT_VHE: EL2 can run an operating system's kernel.
     #[must_use]
+    #[inline]
     pub const fn vhe(&self) -> bool {
         field(self.registers.mmfr1, 8) >= 1
     }
@@ -229,12 +244,14 @@ impl CpuFeatures {
     /// FEAT_HAFDBS: 0 is none; 1 means that hardware sets the access flag; 2 adds the dirty state;
     /// 3 adds the access flag of tables.
     #[must_use]
+    #[inline]
     pub const fn hardware_dirty(&self) -> u32 {
         field(self.registers.mmfr1, 0)
     }
 
     /// The bits of ASID: 8 or 16.
     #[must_use]
+    #[inline]
     pub const fn asid_bits(&self) -> u32 {
         if field(self.registers.mmfr0, 4) >= 2 {
             16
@@ -245,6 +262,7 @@ impl CpuFeatures {
 
     /// The implementer, part number, variant and revision in MIDR_EL1.
     #[must_use]
+    #[inline]
     pub const fn midr(&self) -> u64 {
         self.registers.midr
     }

@@ -171,6 +171,35 @@ pub struct Geometry {
     /// The first address and the bytes of the half, which every operation needs.
     base: VirtualAddress,
     span: u64,
+    /// The format's place for address bits, so that no operation branches on the format.
+    address: AddressBits,
+    /// The highest level at which hardware decodes a leaf.
+    top_leaf: Level,
+}
+
+/// The address bits of a descriptor: those in place, and those of the highest address bits, which the
+/// 52-bit formats keep further down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct AddressBits {
+    in_place: u64,
+    moved: u64,
+    /// The distance of `moved` from its place in the address.
+    distance: u32,
+}
+
+impl AddressBits {
+    const fn of(format: OutputFormat) -> Self {
+        let (high, moved, distance) = match format {
+            OutputFormat::Bits48 => (47, 0, 0),
+            OutputFormat::Lpa2 => (49, mask(9, 8), 42),
+            OutputFormat::Lpa => (47, mask(15, 12), 36),
+        };
+        Self {
+            in_place: mask(high, 0),
+            moved,
+            distance,
+        }
+    }
 }
 
 impl Geometry {
@@ -265,10 +294,13 @@ impl Geometry {
                 VaRange::Upper => VirtualAddress(u64::MAX << va_bits),
             },
             span: 1 << va_bits,
+            address: AddressBits::of(format),
+            top_leaf: top_leaf(page_size, format),
         }
     }
 
     /// The shape of stage 2 with these sizes, which [`super::stage2`] checked.
+    #[inline]
     pub(super) const fn stage2(
         page_size: PageSize,
         ipa_bits: u32,
@@ -294,6 +326,7 @@ impl Geometry {
     }
 
     /// The same shape with a walk that starts at `start_level`.
+    #[inline]
     pub(super) const fn starting_at(self, start_level: Level) -> Self {
         Self {
             start_level,
@@ -303,54 +336,63 @@ impl Geometry {
 
     /// Whether descriptors have the memory types of FEAT_S2FWB; false at stage 1.
     #[must_use]
+    #[inline]
     pub const fn forced_write_back(&self) -> bool {
         self.forced_write_back
     }
 
     /// Whether descriptors have the execute permissions of FEAT_XNX; false at stage 1.
     #[must_use]
+    #[inline]
     pub const fn execute_by_privilege(&self) -> bool {
         self.execute_by_privilege
     }
 
     /// The page size.
     #[must_use]
+    #[inline]
     pub const fn page_size(&self) -> PageSize {
         self.page_size
     }
 
     /// The bits of input address.
     #[must_use]
+    #[inline]
     pub const fn va_bits(&self) -> u32 {
         self.va_bits
     }
 
     /// The usable bits of output address: the smaller of the CPU's and the descriptor format's.
     #[must_use]
+    #[inline]
     pub const fn pa_bits(&self) -> u32 {
         self.pa_bits
     }
 
     /// The position of the address bits above 47 in descriptors.
     #[must_use]
+    #[inline]
     pub const fn format(&self) -> OutputFormat {
         self.format
     }
 
     /// Whether TCR.DS is set.
     #[must_use]
+    #[inline]
     pub const fn lpa2(&self) -> bool {
         matches!(self.format, OutputFormat::Lpa2)
     }
 
     /// TTBR0 or TTBR1.
     #[must_use]
+    #[inline]
     pub const fn va_range(&self) -> VaRange {
         self.va_range
     }
 
     /// The translation regime, which gives the permission bits their meaning.
     #[must_use]
+    #[inline]
     pub const fn regime(&self) -> Regime {
         self.regime
     }
@@ -388,7 +430,7 @@ impl Geometry {
         va_bits: u32,
         page_size: PageSize,
     ) -> Result<Self, GeometryError> {
-        let other = Self::new(cpu, page_size, va_bits, va_range, self.regime)?;
+        Self::new(cpu, page_size, va_bits, va_range, self.regime)?;
         // Without DS, 4K and 16K pages have no 52-bit input addresses.
         if needs_ds(page_size, va_bits) && !self.lpa2() {
             return Err(GeometryError::AddressBits {
@@ -410,25 +452,27 @@ impl Geometry {
             OutputFormat::Bits48 => Self::MOST_PLAIN_BITS,
             OutputFormat::Lpa2 | OutputFormat::Lpa => 52,
         };
-        Ok(Self {
+        let pa_bits = self.pa_bits.min(most);
+        Ok(Self::stage1(
+            page_size,
+            va_bits,
+            pa_bits,
             format,
-            pa_bits: if self.pa_bits < most {
-                self.pa_bits
-            } else {
-                most
-            },
-            ..other
-        })
+            va_range,
+            self.regime,
+        ))
     }
 
     /// The level of the root table.
     #[must_use]
+    #[inline]
     pub const fn start_level(&self) -> Level {
         self.start_level
     }
 
     /// The number of table levels that a full walk visits.
     #[must_use]
+    #[inline]
     pub const fn levels(&self) -> u32 {
         (Level::L3.number() - self.start_level().number() + 1) as u32
     }
@@ -436,30 +480,35 @@ impl Geometry {
     /// The number of root table entries that input addresses reach. At stage 2 several root tables
     /// may follow each other in memory.
     #[must_use]
+    #[inline]
     pub const fn root_entries(&self) -> usize {
         1 << (self.va_bits - self.page_size.level_shift(self.start_level()))
     }
 
     /// The number of root tables: 1, or at stage 2 up to 16.
     #[must_use]
+    #[inline]
     pub const fn root_tables(&self) -> usize {
         self.root_entries().div_ceil(self.page_size.entries())
     }
 
     /// The lowest virtual address of this half.
     #[must_use]
+    #[inline]
     pub const fn base(&self) -> VirtualAddress {
         self.base
     }
 
     /// The bytes of input address in this half.
     #[must_use]
+    #[inline]
     pub const fn span(&self) -> u64 {
         self.span
     }
 
     /// The offset of `address` from [`base`](Self::base), if it lies in this half.
     #[must_use]
+    #[inline]
     pub const fn offset(&self, address: VirtualAddress) -> Option<u64> {
         let offset = address.0.wrapping_sub(self.base().0);
         if offset < self.span() {
@@ -475,19 +524,14 @@ impl Geometry {
     /// 64K: level 1 only with 52-bit physical addresses, level 2 always. At other levels a block
     /// pattern is an invalid descriptor.
     #[must_use]
+    #[inline]
     pub const fn leaf_allowed(&self, level: Level) -> bool {
-        match (self.page_size, level) {
-            (_, Level::L3 | Level::L2) | (PageSize::K4, Level::L1) => true,
-            (PageSize::K4, Level::L0) | (PageSize::K16, Level::L1) => {
-                matches!(self.format, OutputFormat::Lpa2)
-            }
-            (PageSize::K64, Level::L1) => matches!(self.format, OutputFormat::Lpa),
-            _ => false,
-        }
+        level as u8 >= self.top_leaf as u8
     }
 
     /// The leaf sizes of this geometry, largest first: blocks, contiguous groups and pages. A group
     /// larger than the whole space is left out, because an implementation may fault on it (RWMNPV).
+    #[inline]
     pub fn leaf_sizes(&self) -> impl Iterator<Item = LeafSize> + use<> {
         let geometry = *self;
         Level::ALL
@@ -515,39 +559,33 @@ impl Geometry {
 
     /// The address bits of a descriptor that holds `address` in this format.
     #[must_use]
+    #[inline]
     pub const fn address_bits(&self, address: PhysicalAddress) -> u64 {
-        let address = address.0;
-        match self.format {
-            OutputFormat::Bits48 => address & mask(47, 0),
-            OutputFormat::Lpa2 => (address & mask(49, 0)) | ((address >> 50) & 0b11) << 8,
-            OutputFormat::Lpa => (address & mask(47, 0)) | ((address >> 48) & 0b1111) << 12,
-        }
+        let AddressBits { in_place, moved, distance } = self.address;
+        (address.0 & in_place) | ((address.0 >> distance) & moved)
     }
 
     /// The address in a descriptor of this format, without the bits below `low`: the inverse of
     /// [`address_bits`](Self::address_bits).
-    pub(super) const fn address_in(&self, bits: u64, low: u32) -> PhysicalAddress {
-        self.format.address_in(bits, low)
+    #[inline(always)]
+    pub(crate) const fn address_in(&self, bits: u64, low: u32) -> PhysicalAddress {
+        let AddressBits { in_place, moved, distance } = self.address;
+        PhysicalAddress((bits & in_place & (u64::MAX << low)) | ((bits & moved) << distance))
     }
 }
 
-impl OutputFormat {
-    /// [`Geometry::address_in`], where the format is known when the code is compiled.
-    #[inline(always)]
-    pub(crate) const fn address_in(self, bits: u64, low: u32) -> PhysicalAddress {
-        PhysicalAddress(match self {
-            Self::Bits48 => bits & mask(47, low),
-            Self::Lpa2 => (bits & mask(49, low)) | ((bits >> 8) & 0b11) << 50,
-            Self::Lpa => {
-                let high = ((bits >> 12) & 0b1111) << 48;
-                let in_place = bits & mask(47, low);
-                in_place | high
-            }
-        })
+/// The highest level at which hardware decodes a leaf.
+const fn top_leaf(size: PageSize, format: OutputFormat) -> Level {
+    match (size, format) {
+        (PageSize::K4, OutputFormat::Lpa2) => Level::L0,
+        (PageSize::K4, _) => Level::L1,
+        (PageSize::K16, OutputFormat::Lpa2) | (PageSize::K64, OutputFormat::Lpa) => Level::L1,
+        (PageSize::K16 | PageSize::K64, _) => Level::L2,
     }
 }
 
 /// Whether `va_bits` bits of input address need TCR.DS.
+#[inline]
 const fn needs_ds(size: PageSize, va_bits: u32) -> bool {
     va_bits > Geometry::MOST_PLAIN_BITS && !matches!(size, PageSize::K64)
 }
@@ -564,6 +602,7 @@ pub struct LeafSize {
 }
 
 /// Ones in bits `high` to `low`.
+#[inline]
 const fn mask(high: u32, low: u32) -> u64 {
     (u64::MAX >> (63 - high)) & (u64::MAX << low)
 }

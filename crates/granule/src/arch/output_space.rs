@@ -27,6 +27,7 @@ pub enum OutputSpace {
 
 impl OutputSpace {
     /// The descriptor bits in `regime`.
+    #[inline]
     pub(super) const fn bits(self, regime: Regime) -> u64 {
         let (ns, nse) = match self {
             Self::Unmarked => (0, 0),
@@ -42,6 +43,7 @@ impl OutputSpace {
     }
 
     /// The space that a leaf descriptor of `regime` names.
+    #[inline]
     pub(super) const fn of_leaf(descriptor: Descriptor, regime: Regime) -> Self {
         let nse = matches!(regime, Regime::El3) && descriptor.0 & Descriptor::NSE != 0;
         match (descriptor.0 & Descriptor::NS != 0, nse) {

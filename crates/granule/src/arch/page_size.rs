@@ -32,6 +32,7 @@ impl PageSize {
 
     /// The base-2 logarithm of the size in bytes: 12, 14 or 16.
     #[must_use]
+    #[inline]
     pub const fn shift(self) -> u32 {
         match self {
             Self::K4 => 12,
@@ -42,12 +43,14 @@ impl PageSize {
 
     /// The size in bytes: 4096, 16384 or 65536.
     #[must_use]
+    #[inline]
     pub const fn bytes(self) -> u64 {
         1 << self.shift()
     }
 
     /// The page size of exactly `bytes` bytes, if there is one.
     #[must_use]
+    #[inline]
     pub const fn from_bytes(bytes: u64) -> Option<Self> {
         match bytes {
             0x1000 => Some(Self::K4),
@@ -59,30 +62,35 @@ impl PageSize {
 
     /// The address bits that one level of tables resolves: 9, 11 or 13.
     #[must_use]
+    #[inline]
     pub const fn index_bits(self) -> u32 {
         self.shift() - DESCRIPTOR_SHIFT
     }
 
     /// The entries of a full table: 512, 2048 or 8192.
     #[must_use]
+    #[inline]
     pub const fn entries(self) -> usize {
         1 << self.index_bits()
     }
 
     /// The base-2 logarithm of the bytes that one entry of `level` covers.
     #[must_use]
+    #[inline]
     pub const fn level_shift(self, level: Level) -> u32 {
         self.shift() + (Level::L3.number() - level.number()) as u32 * self.index_bits()
     }
 
     /// The bytes that one entry of `level` covers.
     #[must_use]
+    #[inline]
     pub const fn entry_bytes(self, level: Level) -> u64 {
         1 << self.level_shift(level)
     }
 
     /// The index, in its table of `level`, of the entry that translates `offset`.
     #[must_use]
+    #[inline]
     pub const fn index(self, offset: u64, level: Level) -> usize {
         ((offset >> self.level_shift(level)) as usize) & (self.entries() - 1)
     }
@@ -90,6 +98,7 @@ impl PageSize {
     /// The number of entries of `level` in a contiguous group; 1 where the hint is reserved (4K
     /// level 0, 16K level 1 and 64K level 1).
     #[must_use]
+    #[inline]
     pub const fn contiguous_entries(self, level: Level) -> usize {
         match (self, level) {
             (Self::K4, Level::L1 | Level::L2 | Level::L3) => 16,
@@ -105,6 +114,7 @@ impl PageSize {
     /// The result is meaningful only for bits that the architecture has with this page size;
     /// [`Geometry::new`](super::Geometry::new) checks them.
     #[must_use]
+    #[inline]
     pub const fn start_level(self, address_bits: u32) -> Level {
         let below_page = address_bits.saturating_sub(1 + self.shift());
         match below_page / self.index_bits() {
@@ -118,6 +128,7 @@ impl PageSize {
 
     /// The name used on command lines: `4k`, `16k` or `64k`.
     #[must_use]
+    #[inline]
     pub const fn name(self) -> &'static str {
         match self {
             Self::K4 => "4k",
@@ -128,6 +139,7 @@ impl PageSize {
 
     /// Runs `what` with the type of this page size. This is the only place where a size chosen at
     /// boot selects code compiled for it.
+    #[inline]
     pub fn dispatch<D: Dispatch>(self, what: D) -> D::Output {
         match self {
             Self::K4 => what.run::<Page4K>(),
@@ -209,6 +221,7 @@ impl Level {
 
     /// The architecture's number of the level, -1 to 3.
     #[must_use]
+    #[inline]
     pub const fn number(self) -> i32 {
         match self {
             Self::Minus1 => -1,
@@ -222,6 +235,7 @@ impl Level {
     /// The level of the tables that this level's table descriptors point to. Level 3 has no next
     /// level and returns itself.
     #[must_use]
+    #[inline]
     pub const fn next(self) -> Self {
         match self {
             Self::Minus1 => Self::L0,
@@ -231,8 +245,21 @@ impl Level {
         }
     }
 
+    /// The level of the tables that lead to tables of this level. The first level has no level above
+    /// and returns itself.
+    #[inline]
+    pub(crate) const fn above(self) -> Self {
+        match self {
+            Self::Minus1 | Self::L0 => Self::Minus1,
+            Self::L1 => Self::L0,
+            Self::L2 => Self::L1,
+            Self::L3 => Self::L2,
+        }
+    }
+
     /// Whether this is level 3, whose entries are pages.
     #[must_use]
+    #[inline]
     pub const fn is_last(self) -> bool {
         matches!(self, Self::L3)
     }

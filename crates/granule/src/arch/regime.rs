@@ -18,6 +18,7 @@ pub enum Regime {
 impl Regime {
     /// Whether the regime has two privileges, so that EL0's permissions have an effect.
     #[must_use]
+    #[inline]
     pub const fn has_user(self) -> bool {
         matches!(self, Self::El1And0)
     }

@@ -101,6 +101,7 @@ impl Tcr {
     /// `None` if the fields of both halves do not fit: DS gives descriptors of 4K and 16K pages their
     /// format, and more than 48 bits of output address with 64K pages need IPS to say so.
     #[must_use]
+    #[inline]
     pub const fn with_lower(self, lower: &Geometry) -> Option<Self> {
         let ds = self.0 & Self::DS != 0;
         let fits = match (lower.page_size(), lower.format()) {
@@ -167,6 +168,7 @@ impl Ttbr {
 
     /// The value for the register.
     #[must_use]
+    #[inline]
     pub const fn bits(self) -> u64 {
         self.0
     }
@@ -265,6 +267,7 @@ impl Geometry {
     /// The root table that a value of TTBR names, with tables of this shape. It is aligned to its
     /// own size, and to at least 64 bytes where the register holds address bits 51:48.
     #[must_use]
+    #[inline]
     pub const fn root_in(&self, ttbr: u64) -> PhysicalAddress {
         let (least, high) = match self.format() {
             OutputFormat::Bits48 => (8, 0),
@@ -277,6 +280,7 @@ impl Geometry {
 }
 
 /// The page size of TG0 in the low bits.
+#[inline]
 pub(super) const fn page_size_of(
     register: &'static str,
     bits: u64,
@@ -294,6 +298,7 @@ pub(super) const fn page_size_of(
 }
 
 /// The page size of TG1 in the low bits.
+#[inline]
 const fn upper_page_size(bits: u64) -> Result<PageSize, GeometryError> {
     match bits & 0b11 {
         0b01 => Ok(PageSize::K16),
@@ -309,6 +314,7 @@ const fn upper_page_size(bits: u64) -> Result<PageSize, GeometryError> {
 
 /// The bits of input address of T0SZ or T1SZ. More than 48 need TCR.DS, except with 64K pages
 /// (FEAT_LVA); the fewest are those of FEAT_TTST.
+#[inline]
 pub(super) const fn input_bits(
     register: &'static str,
     field: &'static str,
@@ -335,6 +341,7 @@ pub(super) const fn input_bits(
 
 /// The output format and the bits of output address, of TCR.DS and of IPS or PS. A reserved size
 /// counts as 52 bits.
+#[inline]
 pub(super) const fn output(size: PageSize, ds: bool, bits: u64) -> (OutputFormat, u32) {
     let pa_bits = match bits {
         0b000 => 32,
@@ -356,6 +363,7 @@ pub(super) const fn output(size: PageSize, ds: bool, bits: u64) -> (OutputFormat
 }
 
 /// BADDR of a translation table base register.
+#[inline]
 pub(super) const fn base_address(format: OutputFormat, root: PhysicalAddress) -> u64 {
     let low = root.0 & 0x0000_ffff_ffff_fffe;
     let high = match format {
@@ -366,6 +374,7 @@ pub(super) const fn base_address(format: OutputFormat, root: PhysicalAddress) ->
 }
 
 /// TG0's encoding, which differs from TG1's; several kernels have mixed them up.
+#[inline]
 pub(super) const fn tg0(size: PageSize) -> u64 {
     match size {
         PageSize::K4 => 0b00,
@@ -375,6 +384,7 @@ pub(super) const fn tg0(size: PageSize) -> u64 {
 }
 
 /// TG1's encoding.
+#[inline]
 const fn tg1(size: PageSize) -> u64 {
     match size {
         PageSize::K16 => 0b01,
@@ -384,11 +394,13 @@ const fn tg1(size: PageSize) -> u64 {
 }
 
 /// IRGN, ORGN and SH of one half, with IRGN at bit `low`.
+#[inline]
 pub(super) const fn walk(low: u32) -> u64 {
     (WALK_WRITE_BACK | WALK_WRITE_BACK << 2 | Shareability::Inner.bits() << 4) << low
 }
 
 /// The encoding of IPS and PS: the output address size.
+#[inline]
 pub(super) const fn output_size(pa_bits: u32) -> u64 {
     match pa_bits {
         0..=32 => 0b000,
@@ -404,6 +416,7 @@ pub(super) const fn output_size(pa_bits: u32) -> u64 {
 impl VaRange {
     /// The only half of a regime with one privilege; `None` for a regime with two halves.
     #[must_use]
+    #[inline]
     pub const fn only(regime: Regime) -> Option<Self> {
         if regime.has_user() {
             None

@@ -85,6 +85,7 @@ impl TlbCapabilities {
     ///
     /// A system of unlike CPUs takes the features that all have, and repeats if any must.
     #[must_use]
+    #[inline]
     pub fn of(cpu: &CpuFeatures) -> Self {
         Self {
             range: cpu.tlbi() >= TlbiFeature::Range,
@@ -136,6 +137,7 @@ pub enum TlbiOp {
 
 impl TlbiOp {
     /// All non-global entries of the address space, or without one all of the regime.
+    #[inline]
     pub(crate) const fn all_of(asid: Option<u16>) -> Self {
         match asid {
             Some(asid) => Self::Asid {
@@ -180,6 +182,7 @@ impl TlbiOp {
 
     /// As [`instruction`](Self::instruction), for stage 2. A guest's tables have no ASIDs there, so
     /// an operation on one ASID affects every entry.
+    #[inline]
     const fn stage2_instruction(self) -> (u16, u64) {
         let (crm, op2, operand) = match self {
             Self::All | Self::Asid { .. } => (3, 6, 0),
@@ -253,11 +256,13 @@ pub(crate) use for_constant_op;
 
 /// op2 of the operations by address and by range: bit 0, bit 1 for all ASIDs, and bit 2 for leaves
 /// only.
+#[inline]
 const fn address_op2(scope: TlbiScope, all_asids: bool) -> u16 {
     1 | (all_asids as u16) << 1 | (matches!(scope, TlbiScope::LastLevel) as u16) << 2
 }
 
 /// The granule in the TTL and TG fields: 01 is 4K, 10 is 16K, 11 is 64K.
+#[inline]
 const fn granule_code(size: PageSize) -> u64 {
     match size {
         PageSize::K4 => 0b01,
@@ -271,6 +276,7 @@ const fn granule_code(size: PageSize) -> u64 {
 /// Bits 43:0 are address bits 55:12 *for every granule*. Pass a level only if it is the leaf's:
 /// with a wrong hint the CPU need not invalidate anything (RSQXYZ).
 #[must_use]
+#[inline]
 pub const fn address_operand(
     size: PageSize,
     address: VirtualAddress,
@@ -287,12 +293,14 @@ pub const fn address_operand(
 
 /// The operand of an operation by ASID.
 #[must_use]
+#[inline]
 pub const fn asid_operand(asid: u16) -> u64 {
     (asid as u64) << 48
 }
 
 /// The number of granules that a range operation covers: (NUM + 1) * 2^(5 * SCALE + 1).
 #[must_use]
+#[inline]
 pub const fn range_granules(num: u64, scale: u32) -> u64 {
     (num + 1) << (5 * scale + 1)
 }

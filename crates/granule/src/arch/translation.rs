@@ -28,6 +28,7 @@ impl Sctlr {
     /// SPAN, EIS, TSCXT and EOS), all else 0. So little endian, and without alignment checks beyond
     /// those of Device memory. Of stage 2 it is the register of the guest.
     #[must_use]
+    #[inline]
     pub const fn off(regime: Regime) -> Self {
         Self(match regime {
             Regime::El1And0 | Regime::Stage2 => 0x30d0_0800,
@@ -38,6 +39,7 @@ impl Sctlr {
     /// As [`off`](Self::off), with the MMU, the caches and the check of the stack pointer on. Not
     /// WXN: the tables decide which pages execute.
     #[must_use]
+    #[inline]
     pub const fn on(regime: Regime) -> Self {
         Self(Self::off(regime).0 | Self::M | Self::C | Self::SA | Self::I)
     }

@@ -12,12 +12,11 @@
 
 use super::protect::Holes;
 use super::stage::Stage;
+use super::walk::{Place, Slot};
 use super::{BitChange, Liveness, PageTables, TableEnvironment, TableError};
 use crate::arch::bbm::{self, Change, classify};
 use crate::arch::page_size::{Level, Page};
-use crate::arch::{
-    Descriptor, Geometry, Kind, MemoryType, OutputFormat, PhysicalAddress, Shareability,
-};
+use crate::arch::{Descriptor, Geometry, MemoryType, OutputFormat, Shareability};
 use crate::setters::setters;
 
 /// A change of attributes. `None` leaves an attribute unchanged; each field can be set by the method
@@ -195,24 +194,15 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         if from == to {
             return Ok(());
         }
-        let level = self.geometry.start_level();
         if holes == Holes::Refuse {
-            for (root, from, to) in self.roots(from, to) {
-                self.check_mapped(root, level, from, to)?;
-            }
+            self.check_mapped(from, to)?;
         }
         self.split_edges(from, to, change)?;
-        let mut broken = false;
-        for (root, from, to) in self.roots(from, to) {
-            broken |= self.break_in(root, level, from, to, change);
-        }
-        if !broken {
+        if !self.break_leaves(from, to, change) {
             self.flush();
         } else {
             self.flush_now();
-            for (root, from, to) in self.roots(from, to) {
-                self.mend_in(root, level, from, to, change);
-            }
+            self.mend_leaves(from, to, change);
             self.pending.made_valid();
             self.publish();
         }
@@ -221,83 +211,69 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
 
     /// Changes the whole leaves between two offsets in place where the rules allow it, and breaks
     /// the others. Returns whether a leaf was broken.
-    fn break_in(
-        &mut self,
-        table: PhysicalAddress,
-        level: Level,
-        from: u64,
-        to: u64,
-        change: BitChange,
-    ) -> bool {
+    fn break_leaves(&mut self, from: u64, to: u64, change: BitChange) -> bool {
         let stored = BitChange {
             of: BitChange::LEAVES,
             ..change
         };
-        let bytes = P::SIZE.entry_bytes(level);
         let mut broken = false;
         let mut at = from;
-        while at < to {
-            let next = to.min((at & !(bytes - 1)) + bytes);
-            let index = Self::index(at, level);
-            let entry = self.load(table, index);
-            match entry.kind(&self.geometry, level) {
-                Kind::Table => {
-                    let below = self.geometry.address_of(entry, level);
-                    broken |= self.break_in(below, level.next(), at, next, change);
+        let mut place = self.place(at);
+        loop {
+            if at > from {
+                if at >= to {
+                    return broken;
                 }
-                // A leaf that is only partly in the range was not split, because it already has
-                // the change.
-                Kind::Leaf | Kind::PresentInvalid if next - at == bytes => {
-                    match self.way(level, entry, change) {
-                        Change::Nothing => {}
-                        Change::BreakBeforeMake => {
-                            self.update(table, index, 1, breaking(level));
-                            self.pending.leaves(at, next, level, bytes);
-                            broken = true;
-                        }
-                        Change::Store => {
-                            self.update(table, index, 1, stored);
-                            if entry.is_valid() {
-                                self.pending.made_valid();
-                            }
-                        }
-                        Change::StoreThenInvalidate | Change::StoreResized { .. } => {
-                            self.update(table, index, 1, stored);
-                            self.pending.leaves(at, next, level, bytes);
-                        }
+                place = self.beside(&place, at);
+            }
+            let Place { slot, level, entry } = place;
+            let Slot { table, index } = slot;
+            let bytes = P::SIZE.entry_bytes(level);
+            let (start, next) = (at, Self::end_of(at, level));
+            at = next;
+            // A leaf that is only partly in the range was not split, because it already has the
+            // change.
+            if !self.is_leaf(level, entry) || !Self::is_whole(start, level, to) {
+                continue;
+            }
+            match self.way(level, entry, change) {
+                Change::Nothing => {}
+                Change::BreakBeforeMake => {
+                    self.update(table, index, 1, breaking(level));
+                    self.pending.leaves(start, next, level, bytes);
+                    broken = true;
+                }
+                Change::Store => {
+                    self.update(table, index, 1, stored);
+                    if entry.is_valid() {
+                        self.pending.made_valid();
                     }
                 }
-                Kind::Invalid | Kind::Leaf | Kind::PresentInvalid => {}
+                Change::StoreThenInvalidate | Change::StoreResized { .. } => {
+                    self.update(table, index, 1, stored);
+                    self.pending.leaves(start, next, level, bytes);
+                }
             }
-            at = next;
         }
-        broken
     }
 
     /// Stores the broken leaves between two offsets again, with the change. Hardware updates no
     /// invalid entry.
-    fn mend_in(
-        &mut self,
-        table: PhysicalAddress,
-        level: Level,
-        from: u64,
-        to: u64,
-        change: BitChange,
-    ) {
+    fn mend_leaves(&mut self, from: u64, to: u64, change: BitChange) {
         let how = self.visibility();
-        let bytes = P::SIZE.entry_bytes(level);
         let mut at = from;
-        while at < to {
-            let next = to.min((at & !(bytes - 1)) + bytes);
-            let index = Self::index(at, level);
-            let entry = self.load(table, index);
-            if entry.is_table(level) {
-                let below = self.geometry.address_of(entry, level);
-                self.mend_in(below, level.next(), at, next, change);
-            } else if is_broken(entry, level) {
-                self.store(table, index, change.apply(mended(entry)), how);
+        let mut place = self.place(at);
+        loop {
+            let Place { slot, level, entry } = place;
+            if is_broken(entry, level) {
+                let mended = change.apply(mended(entry));
+                self.store(slot.table, slot.index, mended, how);
             }
-            at = next;
+            at = Self::end_of(at, level);
+            if at >= to {
+                return;
+            }
+            place = self.beside(&place, at);
         }
     }
 }

@@ -1,12 +1,13 @@
 //! A cursor over pages: single-page operations on neighbours without a walk from the root for each.
 //!
-//! The cursor only keeps its place. What it does at the place is in
-//! [`one_page`](super::one_page), or in the general operations where that does not apply.
+//! The cursor only keeps its place. What it does at the place is in [`near`](super::near), or in the
+//! general operations where that does not apply.
 
-use super::one_page::Slot;
-use super::piece::{Leaves, Piece};
+use super::near::Few;
+use super::piece::Leaves;
 use super::stage::{Stage, Stage1};
 use super::unmap::EmptyTables;
+use super::walk::Slot;
 use super::{Holes, PageTables, TableEnvironment, TableError};
 use crate::arch::PhysicalAddress;
 use crate::arch::page_size::{Level, Page};
@@ -52,9 +53,12 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         if at >= span {
             return (PhysicalAddress(0), 0);
         }
-        match self.pages_from(at, span) {
-            (Some(slot), end) => (slot.table, end),
-            (None, _) => (PhysicalAddress(0), 0),
+        let place = self.place(at);
+        if place.level.is_last() {
+            let end = Self::table_end(at, place.level, span);
+            (place.slot.table, end)
+        } else {
+            (PhysicalAddress(0), 0)
         }
     }
 }
@@ -78,10 +82,11 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageCursor<'_, P, E, S> {
         attributes: S::Attributes,
     ) -> Result<(), TableError> {
         let bits = S::encode(&attributes, &self.tables.geometry);
-        let slot = self.find();
-        if !slot.is_some_and(|slot| self.tables.map_slot(slot, output, bits)) {
+        let few = self.find();
+        if !few.is_some_and(|few| self.tables.map_few(few, output, bits, Leaves::PAGES)) {
             self.known = 0;
-            self.tables.map_at(self.at, output, attributes)?;
+            let (start, bytes) = (self.address(), P::SIZE.bytes());
+            self.tables.map_range(start, output, bytes, bits, Leaves::PAGES)?;
         }
         self.advance();
         Ok(())
@@ -95,12 +100,11 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageCursor<'_, P, E, S> {
     #[inline]
     pub fn protect(&mut self, change: S::PermissionChange, holes: Holes) -> Result<(), TableError> {
         let bits = S::bits(change, &self.tables.geometry);
-        let slot = self.find();
-        if !slot.is_some_and(|slot| self.tables.change_slot(self.at, slot, bits)) {
+        let few = self.find();
+        if !few.is_some_and(|few| self.tables.change_few(few, bits)) {
             self.known = 0;
-            let start = self.address();
-            let bytes = P::SIZE.bytes();
-            self.tables.protect_range(start, bytes, change, holes)?;
+            let (start, bytes) = (self.address(), P::SIZE.bytes());
+            self.tables.change(start, bytes, bits, holes)?;
         }
         self.advance();
         Ok(())
@@ -114,8 +118,8 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageCursor<'_, P, E, S> {
     /// As for [`PageTables::unmap`].
     #[inline]
     pub fn unmap(&mut self, empty: EmptyTables) -> Result<(), TableError> {
-        let slot = self.find();
-        if !slot.is_some_and(|slot| self.tables.unmap_slot(self.at, slot, empty)) {
+        let few = self.find();
+        if !few.is_some_and(|few| self.tables.unmap_few(few, empty)) {
             self.known = 0;
             let start = self.address();
             self.tables.unmap_range(start, P::SIZE.bytes(), empty)?;
@@ -153,7 +157,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageCursor<'_, P, E, S> {
 
     /// The entry of the page, looked up if its table is not known.
     #[inline(always)]
-    fn find(&mut self) -> Option<Slot> {
+    fn find(&mut self) -> Option<Few> {
         if self.known == 0 {
             (self.table, self.known) = self.tables.look_up(self.at);
             if self.known == 0 {
@@ -161,28 +165,10 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageCursor<'_, P, E, S> {
             }
         }
         let index = PageTables::<P, E, S>::index(self.at, Level::L3);
-        Some(Slot {
+        let slot = Slot {
             table: self.table,
             index,
-        })
-    }
-}
-
-impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
-    /// Maps the page at `offset`, whose tables may be missing.
-    #[inline(never)]
-    fn map_at(
-        &mut self,
-        offset: u64,
-        output: PhysicalAddress,
-        attributes: S::Attributes,
-    ) -> Result<(), TableError> {
-        self.map_piece(Piece {
-            start: S::input(self.address(offset)),
-            output,
-            bytes: P::SIZE.bytes(),
-            attributes,
-            leaves: Leaves::PAGES,
-        })
+        };
+        Some(Few::page::<P>(slot, self.at))
     }
 }

@@ -5,9 +5,8 @@
 
 #![allow(unsafe_code, reason = "tables through pointers")]
 
-use super::chunks::as_chunks;
 use super::memory::{BitChange, BitPattern, TableMemory, Visibility};
-use super::update::{CHUNK, update_alike_live, update_alike_private, update_live, update_private};
+use super::update::{CHUNK, Of, find_live, find_private, update_live, update_private};
 use crate::arch::{Descriptor, PhysicalAddress};
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -94,11 +93,11 @@ unsafe impl<R: PhysToVirt> TableMemory for DirectMapped<R> {
             // SAFETY: the caller promises that the entries are inside a reached table, which
             // nothing else writes.
             let entries = unsafe { core::slice::from_raw_parts(start, count) };
-            return find_unlike(entries, |entry| *entry, pattern);
+            return find_private(entries, pattern);
         }
         // SAFETY: as above; atomics may be shared with other writers.
         let entries = unsafe { core::slice::from_raw_parts(start.cast::<AtomicU64>(), count) };
-        find_unlike(entries, |entry| entry.load(Ordering::Relaxed), pattern)
+        find_live(entries, pattern)
     }
 
     #[inline(always)]
@@ -185,14 +184,14 @@ unsafe impl<R: PhysToVirt> TableMemory for DirectMapped<R> {
                 // SAFETY: the caller promises that the entries are inside a reached table, which no
                 // other code reads or writes.
                 let entries = unsafe { core::slice::from_raw_parts_mut(start, count) };
-                return update_private(entries, change);
+                return update_private(entries, Of::Concerned, change);
             }
             Visibility::Live | Visibility::Exchange => Ordering::Relaxed,
             Visibility::Publish => Ordering::Release,
         };
         // SAFETY: as for `load` and `store`; atomics may be shared with the walkers.
         let entries = unsafe { core::slice::from_raw_parts(start.cast::<AtomicU64>(), count) };
-        update_live(entries, change, order)
+        update_live(entries, Of::Concerned, change, order)
     }
 
     #[inline(always)]
@@ -210,36 +209,15 @@ unsafe impl<R: PhysToVirt> TableMemory for DirectMapped<R> {
             Visibility::Private => {
                 // SAFETY: as for `update`.
                 let entries = unsafe { core::slice::from_raw_parts_mut(start, count) };
-                return update_alike_private(entries, pattern, change);
+                return update_private(entries, Of::Alike(pattern), change);
             }
             Visibility::Live | Visibility::Exchange => Ordering::Relaxed,
             Visibility::Publish => Ordering::Release,
         };
         // SAFETY: as for `update`.
         let entries = unsafe { core::slice::from_raw_parts(start.cast::<AtomicU64>(), count) };
-        update_alike_live(entries, pattern, change, order)
+        update_live(entries, Of::Alike(pattern), change, order)
     }
-}
-
-/// The entries that one round of [`find_unlike`] reads: enough to be fast on long runs, few enough
-/// to be cheap where the first entry already differs.
-const SCANNED: usize = 16;
-
-/// [`TableMemory::find_unlike`] of entries that `load` reads.
-#[inline(always)]
-fn find_unlike<T>(entries: &[T], load: impl Fn(&T) -> u64, pattern: BitPattern) -> Option<usize> {
-    // A loop written out is inlined, and with it the pattern, which is usually a constant.
-    let (chunks, _) = as_chunks::<_, SCANNED>(entries);
-    let mut done = 0;
-    for chunk in chunks {
-        if !pattern.matches_all(chunk.iter().map(&load)) {
-            break;
-        }
-        done += SCANNED;
-    }
-    let rest = entries.get(done..)?;
-    let unlike = |entry| !pattern.matches(Descriptor(load(entry)));
-    rest.iter().position(unlike).map(|index| done + index)
 }
 
 /// [`TableMemory::fill`] of private entries. On arm64 one copy serves all callers and page sizes,

@@ -1,12 +1,15 @@
 //! Frames that are scattered in memory, for mapping one range to them in one call.
 //!
-//! The frames become pieces of a map as the pass reaches them: consecutive frames are one piece, so
-//! they get blocks and contiguous groups where alignment allows. How a piece is mapped is decided
+//! The frames become parts of a map as the pass reaches them: consecutive frames are one part, so
+//! they get blocks and contiguous groups where alignment allows. How a part is mapped is decided
 //! in `plan`, and written in `map`.
 
 use super::piece::Leaves;
-use crate::arch::PhysicalAddress;
-use crate::arch::page_size::PageSize;
+use super::plan::{Part, Parts, Plan, Position};
+use super::stage::Stage;
+use super::{PageTables, TableEnvironment, TableError};
+use crate::arch::page_size::Page;
+use crate::arch::{Geometry, PhysicalAddress};
 
 /// Frames of one page that follow each other in physical memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,60 +33,101 @@ pub enum Frames<'a> {
 }
 
 impl Frames<'_> {
-    /// Takes the first element, as its first address and its number of frames.
-    pub(super) const fn pop(&mut self) -> Option<(u64, u64)> {
+    /// The element of this number: its first frame, and how many frames it has.
+    fn element(&self, number: usize) -> Option<FrameRun> {
         match self {
-            Self::Single(frames) => match frames.split_first() {
-                Some((first, rest)) => {
-                    *frames = rest;
-                    Some((first.0, 1))
-                }
-                None => None,
-            },
-            Self::Runs(runs) => match runs.split_first() {
-                Some((run, rest)) => {
-                    *runs = rest;
-                    Some((run.first.0, run.count))
-                }
-                None => None,
-            },
+            Self::Single(frames) => frames.get(number).map(|&first| FrameRun { first, count: 1 }),
+            Self::Runs(runs) => runs.get(number).copied(),
         }
     }
 
-    /// Takes the longest run of consecutive frames: its first address and its bytes.
-    fn pop_run(&mut self, size: PageSize) -> Option<(u64, u64)> {
-        let (first, count) = self.pop()?;
-        let mut bytes = count << size.shift();
-        loop {
-            let mut rest = *self;
-            match rest.pop() {
-                Some((next, count)) if next == first + bytes || count == 0 => {
-                    bytes += count << size.shift();
-                    *self = rest;
-                }
-                _ => return Some((first, bytes)),
-            }
-        }
+    /// The elements in order.
+    fn elements(&self) -> impl Iterator<Item = FrameRun> + '_ {
+        (0..).map_while(|number| self.element(number))
     }
 }
 
-/// Frames that a pass over them has not reached yet. They were checked.
-#[derive(Clone, Copy)]
-pub(super) struct FramesLeft<'a> {
-    pub(super) frames: Frames<'a>,
-    /// The offset of the first of them.
-    pub(super) at: u64,
-    pub(super) leaves: Leaves,
+/// The parts of a map to checked frames. Consecutive frames are one part.
+struct FrameParts<'a> {
+    frames: Frames<'a>,
+    geometry: &'a Geometry,
+    /// The offset of the first page.
+    from: u64,
+    leaves: Leaves,
     /// The encoded attributes.
-    pub(super) bits: u64,
+    bits: u64,
 }
 
-impl FramesLeft<'_> {
-    /// The next run of frames: its first offset and the one behind it, and its first address.
-    pub(super) fn take(&mut self, size: PageSize) -> Option<(u64, u64, u64)> {
-        let (first, bytes) = self.frames.pop_run(size)?;
-        let (from, to) = (self.at, self.at + bytes);
-        self.at = to;
-        Some((from, to, first))
+impl Parts for FrameParts<'_> {
+    fn next(&self, position: &mut Position) -> Option<Part> {
+        let shift = self.geometry.page_size().shift();
+        let from = self.from + position.bytes;
+        let first = self.frames.element(position.element)?.first;
+        let mut bytes = 0;
+        while let Some(run) = self.frames.element(position.element) {
+            if run.count != 0 && run.first.0 != first.0 + bytes {
+                break;
+            }
+            bytes += run.count << shift;
+            position.element += 1;
+        }
+        position.bytes += bytes;
+        let distance = first.0.wrapping_sub(from);
+        Some(Part {
+            from,
+            to: from + bytes,
+            plan: Plan::with_bits(self.geometry, distance, self.leaves, self.bits),
+        })
+    }
+}
+
+impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
+    /// Maps the pages from `start` on to `frames`, one after the other, all or none. Every table is
+    /// written once, and one pair of barriers serves all frames. Consecutive frames get the largest
+    /// leaves that `leaves` and their alignment allow.
+    ///
+    /// ```
+    /// use granule::arch::{Attributes, Page4K, Permissions, PhysicalAddress, VirtualAddress};
+    /// use granule::table::{Frames, Leaves, PageTables, TableEnvironment, TableError};
+    ///
+    /// fn buffer<E: TableEnvironment>(
+    ///     tables: &mut PageTables<Page4K, E>,
+    ///     start: VirtualAddress,
+    /// ) -> Result<(), TableError> {
+    ///     let frames = [0x8004_0000, 0x8001_3000, 0x9000_0000].map(PhysicalAddress);
+    ///     let attributes = Attributes::normal(Permissions::READ_WRITE);
+    ///     tables.map_frames(start, Frames::Single(&frames), attributes, Leaves::LARGEST)
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`map`](Self::map). Nothing is mapped then.
+    pub fn map_frames(
+        &mut self,
+        start: S::Input,
+        frames: Frames<'_>,
+        attributes: S::Attributes,
+        leaves: Leaves,
+    ) -> Result<(), TableError> {
+        let mut pages: u64 = 0;
+        for run in frames.elements() {
+            pages = pages.saturating_add(run.count);
+            self.check_output(run.first, run.count.saturating_mul(P::SIZE.bytes()))?;
+        }
+        // A product that is cut off is still larger than every address space.
+        let bytes = pages.saturating_mul(P::SIZE.bytes()) & !(P::SIZE.bytes() - 1);
+        let (from, _) = self.offsets(start, bytes)?;
+        let geometry = self.geometry;
+        let bits = S::encode(&attributes, &geometry);
+        let mapped = self.map_parts(&FrameParts {
+            frames,
+            geometry: &geometry,
+            from,
+            leaves,
+            bits,
+        });
+        self.publish();
+        mapped
     }
 }

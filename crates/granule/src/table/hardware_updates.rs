@@ -11,6 +11,7 @@
 use super::change_attributes::dirty_bits;
 use super::pending::Pending;
 use super::stage::Stage;
+use super::walk::{Place, Slot};
 use super::{BitChange, Liveness, PageTables, TableEnvironment};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, PhysicalAddress};
@@ -23,64 +24,47 @@ const UNGROUP: BitChange = BitChange {
 };
 
 /// The notes of hardware in the members of a group.
-struct Noted {
-    /// Whether any member has the access flag.
-    accessed: bool,
-    /// Whether any member is marked dirty.
-    dirty: bool,
+pub(super) struct Noted {
+    /// The bits to clear and to set in each member, so that it has the notes of all.
+    give: BitChange,
+    /// The bits to clear and to set in a member whose dirty state hardware manages.
+    dirty: BitChange,
     /// Whether hardware may still update a member.
     may_change: bool,
 }
 
-impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
-    /// Returns the change of one member that gives it the notes of all members of its group: a
-    /// note in any member holds for all (RXDPXQ).
-    pub(super) fn gathering(
-        &self,
-        table: PhysicalAddress,
-        first: usize,
-        count: usize,
-    ) -> impl Fn(Descriptor) -> BitChange + use<P, E, S> {
-        let noted = self.noted(table, first, count);
-        let marked = dirty_bits(&self.geometry, true);
-        move |member| {
-            let mut change = BitChange {
-                of: BitChange::LEAVES,
-                clear: 0,
-                set: 0,
-            };
-            if noted.dirty && marked.concerns(member) {
-                (change.clear, change.set) = (marked.clear, marked.set);
-            }
-            if noted.accessed {
-                change.set |= Descriptor::ACCESS_FLAG;
-            }
-            change
+impl Noted {
+    /// The member with the notes of all members: a note in any member holds for all (RXDPXQ).
+    pub(super) const fn give(&self, member: Descriptor) -> Descriptor {
+        let member = self.give.apply(member);
+        if self.dirty.concerns(member) {
+            self.dirty.apply(member)
+        } else {
+            member
         }
     }
+}
 
-    /// Whether hardware may update a member of this group now. Once it may not, it never may until
-    /// software changes the members.
-    pub(super) fn may_be_updated(
-        &self,
-        table: PhysicalAddress,
-        first: usize,
-        count: usize,
-    ) -> bool {
-        self.liveness == Liveness::Live && self.noted(table, first, count).may_change
-    }
-
-    fn noted(&self, table: PhysicalAddress, first: usize, count: usize) -> Noted {
+impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
+    /// Reads the notes in the members of the group that begins at `first`, or in one leaf.
+    pub(super) fn noted(&self, first: Slot, level: Level) -> Noted {
+        const NOTHING: BitChange = BitChange {
+            of: 0,
+            clear: 0,
+            set: 0,
+        };
         let mut noted = Noted {
-            accessed: false,
-            dirty: false,
+            give: NOTHING,
+            dirty: NOTHING,
             may_change: false,
         };
-        for index in first..first + count {
-            let member = self.load(table, index);
-            noted.accessed |= member.0 & Descriptor::ACCESS_FLAG != 0;
-            noted.dirty |= self.geometry.is_dirty(member);
-            noted.may_change |= self.geometry.may_be_updated(member);
+        for index in first.index..first.index + P::SIZE.contiguous_entries(level) {
+            let member = self.load(first.table, index);
+            noted.give.set |= member.0 & Descriptor::ACCESS_FLAG;
+            if self.geometry.is_dirty(member) {
+                noted.dirty = dirty_bits(&self.geometry, true);
+            }
+            noted.may_change |= self.may_be_updated(member);
         }
         noted
     }
@@ -96,75 +80,61 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Makes all members of a group writable if any is, for each whole group between two offsets
     /// whose dirty state hardware manages no more. A note in any member was one of the group
     /// (RXDPXQ), but now it is a permission, in which members must not differ (RJQQTC).
-    pub(super) fn level_groups(
-        &mut self,
-        table: PhysicalAddress,
-        level: Level,
-        from: u64,
-        to: u64,
-    ) {
+    #[inline(never)]
+    pub(super) fn level_groups(&mut self, from: u64, to: u64) {
         let writable = BitChange {
             of: BitChange::LEAVES,
             ..dirty_bits(&self.geometry, true)
         };
-        let bytes = P::SIZE.entry_bytes(level);
-        let count = P::SIZE.contiguous_entries(level);
-        let group = bytes * count as u64;
         let mut at = from;
         while at < to {
-            let mut next = to.min((at & !(bytes - 1)) + bytes);
-            let first = Self::index(at, level);
-            let entry = self.load(table, first);
-            if entry.is_table(level) {
-                let below = self.geometry.address_of(entry, level);
-                self.level_groups(below, level.next(), at, next);
-            } else if entry.0 & BitChange::LEAVES != 0
-                && entry.is_contiguous()
-                && at & (group - 1) == 0
-                && to - at >= group
-            {
-                next = at + group;
-                let members = first..first + count;
-                let any = members.clone().any(|index| {
-                    let member = self.load(table, index);
-                    writable.apply(member) == member
-                });
-                let differs = |index| Self::changes(self.load(table, index), writable);
-                if any && members.clone().any(differs) {
-                    self.update(table, first, count, writable);
-                }
+            let Place { slot, level, entry } = self.place(at);
+            let (first, count) = Self::group_at(slot.index, level, entry);
+            let is_leaf = Self::is_whole(at, level, to) && entry.0 & BitChange::LEAVES != 0;
+            let is_group = is_leaf && entry.is_contiguous();
+            if !is_group || first != slot.index || Self::whole(at, level, to) < count {
+                at = Self::end_of(at, level);
+                continue;
             }
-            at = next;
+            let (mut any, mut all) = (false, true);
+            for index in first..first + count {
+                let differs = Self::changes(self.load(slot.table, index), writable);
+                any |= !differs;
+                all &= !differs;
+            }
+            if any && !all {
+                self.update(slot.table, first, count, writable);
+            }
+            at = Self::behind(at, level, count);
         }
     }
 
-    /// Clears the hint of the group at index `first`, whose first offset is `offset`. All members
-    /// get the access flag and the dirty state that hardware noted in any of them.
-    pub(super) fn clear_hint(
-        &mut self,
-        table: PhysicalAddress,
-        first: usize,
-        level: Level,
-        offset: u64,
-    ) {
+    /// Clears the hint of the group at `first`, whose first offset is `offset`. All members get the
+    /// access flag and the dirty state that hardware noted in any of them.
+    #[inline(never)]
+    pub(super) fn clear_hint(&mut self, first: Slot, level: Level, offset: u64) {
         let count = P::SIZE.contiguous_entries(level);
-        let updated = self.may_be_updated(table, first, count);
-        self.update(table, first, count, UNGROUP);
-        if updated {
+        let live = self.liveness == Liveness::Live;
+        let mut noted = self.noted(first, level);
+        self.update(first.table, first.index, count, UNGROUP);
+        if live && noted.may_change {
             // Until no TLB holds the group, hardware may note a write to one member in another.
-            let bytes = P::SIZE.entry_bytes(level);
-            self.pending
-                .entries(offset, offset + bytes * count as u64, bytes);
+            let end = Self::behind(offset, level, count);
+            self.pending.entries(offset, end, P::SIZE.entry_bytes(level));
             self.flush_now();
+            noted = self.noted(first, level);
         }
-        let gathering = self.gathering(table, first, count);
-        for index in first..first + count {
-            let member = self.load(table, index);
-            let change = gathering(member);
-            if change.apply(member) != member {
+        for index in first.index..first.index + count {
+            let member = self.load(first.table, index);
+            let given = noted.give(member);
+            if given != member {
                 // No TLBI: no TLB holds an entry without the flag, and a clean entry that is cached
                 // allows less. Walkers must see the store, even if the operation does nothing more.
-                self.update(table, index, 1, change);
+                self.update(first.table, index, 1, BitChange {
+                    of: BitChange::LEAVES,
+                    clear: member.0 & !given.0,
+                    set: given.0 & !member.0,
+                });
                 if member.is_valid() {
                     self.pending.made_valid();
                 }
@@ -172,24 +142,23 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         }
     }
 
-    /// Links `child` in place of the leaf at `index`, whose first offset is `offset`. The table
+    /// Links `child` in place of the leaf at `slot`, whose first offset is `offset`. The table
     /// must translate as the leaf did when it was `built_from`.
     pub(super) fn link_in_place_of(
         &mut self,
         built_from: Descriptor,
-        table: PhysicalAddress,
-        index: usize,
+        slot: Slot,
         level: Level,
         offset: u64,
         child: PhysicalAddress,
     ) {
         let link = Descriptor::table(&self.geometry, child);
         let how = self.linking();
-        if self.liveness == Liveness::Private || !self.geometry.may_be_updated(built_from) {
-            self.store(table, index, link, how);
+        if self.liveness == Liveness::Private || !self.may_be_updated(built_from) {
+            self.store(slot.table, slot.index, link, how);
             return;
         }
-        let last = self.exchange_as(table, index, link, how);
+        let last = self.exchange_as(slot.table, slot.index, link, how);
         // Hardware clears bit 7 of a page that becomes dirty, or sets it at stage 2.
         let noted = Descriptor::ACCESS_FLAG | Descriptor::AP_READ_ONLY;
         let late = BitChange {
@@ -198,10 +167,9 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             set: last.0 & !built_from.0 & noted,
         };
         if late.clear | late.set != 0 {
-            let end = offset + P::SIZE.entry_bytes(level);
             // No TLBI, as in `clear_hint`, so the change is not recorded.
             let pending = core::mem::replace(&mut self.pending, Pending::NOTHING);
-            self.change_in(child, level.next(), offset, end, late);
+            self.change_leaves(offset, Self::end_of(offset, level), late, None);
             core::mem::replace(&mut self.pending, pending).flushed();
         }
     }

@@ -8,9 +8,10 @@
 
 use super::change_attributes::dirty_bits;
 use super::stage::Stage;
+use super::walk::{Place, Slot};
 use super::{BitChange, PageTables, TableEnvironment, TableError};
 use crate::arch::page_size::{Level, Page};
-use crate::arch::{Descriptor, Geometry, Kind, PhysicalAddress, VirtualAddress};
+use crate::arch::{Descriptor, Geometry, VirtualAddress};
 
 /// The note to harvest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,107 +123,77 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             base: self.geometry.base(),
             found: &mut found,
         };
-        let level = self.geometry.start_level();
         let flushed = FlushedAtEnd(self);
-        for (root, from, to) in flushed.0.roots(from, to) {
-            flushed.0.harvest_in(root, level, from, to, &mut harvesting);
-        }
+        flushed.0.harvest_leaves(from, to, &mut harvesting);
         harvesting.report();
         Ok(())
     }
 
-    fn harvest_in(
-        &mut self,
-        table: PhysicalAddress,
-        level: Level,
-        from: u64,
-        to: u64,
-        harvesting: &mut Harvesting<'_, S>,
-    ) {
-        let bytes = P::SIZE.entry_bytes(level);
+    fn harvest_leaves(&mut self, from: u64, to: u64, harvesting: &mut Harvesting<'_, S>) {
+        let what = harvesting.what;
         let mut at = from;
         while at < to {
+            let Place { slot, level, entry } = self.place(at);
+            let end = Self::end_of(at, level);
+            if !self.is_leaf(level, entry) {
+                at = end;
+                continue;
+            }
+            let bytes = P::SIZE.entry_bytes(level);
             let first = at & !(bytes - 1);
-            let entry = self.load(table, Self::index(at, level));
-            match entry.kind(&self.geometry, level) {
-                Kind::Invalid => at = first + bytes,
-                Kind::Table => {
-                    let below = self.geometry.address_of(entry, level);
-                    let next = to.min(first + bytes);
-                    self.harvest_in(below, level.next(), at, next, harvesting);
-                    at = next;
+            if entry.is_contiguous() {
+                let (index, count) = Self::group_at(slot.index, level, entry);
+                let start = first - (((slot.index - index) as u64) << P::SIZE.level_shift(level));
+                at = Self::behind(start, level, count);
+                if self.harvest_group(Slot { index, ..slot }, level, start, what) {
+                    harvesting.add(start, at);
                 }
-                Kind::Leaf | Kind::PresentInvalid if entry.is_contiguous() => {
-                    let group = bytes * P::SIZE.contiguous_entries(level) as u64;
-                    let first = at & !(group - 1);
-                    if self.harvest_leaves(table, level, first, first + group, harvesting) {
-                        harvesting.add(first, first + group);
-                    }
-                    at = first + group;
-                }
-                Kind::Leaf | Kind::PresentInvalid => {
-                    // A run of noted leaves is one update.
-                    let mut next = first;
-                    while next < to && self.is_harvested(table, level, next, harvesting.what) {
-                        next += bytes;
-                    }
-                    if next > first {
-                        self.clear_notes(table, level, first, next, harvesting.what);
-                        harvesting.add(first, next);
-                    }
-                    at = next.max(first + bytes);
-                }
+                continue;
+            }
+            // A run of noted leaves is one update.
+            let most = ((to - first).div_ceil(bytes)) as usize;
+            let most = most.min(P::SIZE.entries() - slot.index);
+            let noted = |number: &usize| self.is_harvested(slot, *number, level, what);
+            let count = (0..most).take_while(noted).count();
+            at = Self::behind(first, level, count.max(1));
+            if count > 0 {
+                self.clear_notes(slot, level, (first, at), what);
+                harvesting.add(first, at);
             }
         }
     }
 
-    /// Whether the entry at an offset is a leaf outside groups that has the note. An offset that
-    /// begins another table is not.
-    fn is_harvested(&self, table: PhysicalAddress, level: Level, at: u64, what: Harvest) -> bool {
-        let entry = self.load(table, Self::index(at, level));
-        let kind = entry.kind(&self.geometry, level);
-        matches!(kind, Kind::Leaf | Kind::PresentInvalid)
+    /// Whether the entry a number of entries behind `slot` is a leaf outside groups that has the
+    /// note.
+    fn is_harvested(&self, slot: Slot, number: usize, level: Level, what: Harvest) -> bool {
+        let entry = self.load(slot.table, slot.index + number);
+        self.is_leaf(level, entry)
             && !entry.is_contiguous()
             && what.is_noted(&self.geometry, entry)
     }
 
-    /// Clears the notes of the members of a group. Returns whether any had it.
-    fn harvest_leaves(
-        &mut self,
-        table: PhysicalAddress,
-        level: Level,
-        from: u64,
-        to: u64,
-        harvesting: &Harvesting<'_, S>,
-    ) -> bool {
-        let bytes = P::SIZE.entry_bytes(level);
+    /// Clears the notes of the members of the group at `first`. Returns whether any had it.
+    fn harvest_group(&mut self, first: Slot, level: Level, start: u64, what: Harvest) -> bool {
         let mut any = false;
-        for at in (from..to).step_by(bytes as usize) {
-            let member = self.load(table, Self::index(at, level));
-            if harvesting.what.is_noted(&self.geometry, member) {
-                self.clear_notes(table, level, at, at + bytes, harvesting.what);
+        let mut at = start;
+        for index in first.index..first.index + P::SIZE.contiguous_entries(level) {
+            let end = Self::end_of(at, level);
+            let member = Slot { index, ..first };
+            if what.is_noted(&self.geometry, self.load(first.table, index)) {
+                self.clear_notes(member, level, (at, end), what);
                 any = true;
             }
+            at = end;
         }
         any
     }
 
-    /// Clears the notes of leaves that have it, and records the change.
-    fn clear_notes(
-        &mut self,
-        table: PhysicalAddress,
-        level: Level,
-        from: u64,
-        to: u64,
-        what: Harvest,
-    ) {
+    /// Clears the notes of the leaves between two offsets, all of which have it, and records the
+    /// change.
+    fn clear_notes(&mut self, slot: Slot, level: Level, (from, to): (u64, u64), what: Harvest) {
         let count = ((to - from) >> P::SIZE.level_shift(level)) as usize;
-        self.update(
-            table,
-            Self::index(from, level),
-            count,
-            what.clearing(&self.geometry),
-        );
+        let change = what.clearing(&self.geometry);
+        self.update(slot.table, slot.index, count, change);
         if what != (Harvest::Accessed { invalidate: false }) {
             let bytes = P::SIZE.entry_bytes(level);
             self.pending.leaves(from, to, level, bytes);

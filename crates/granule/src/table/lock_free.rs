@@ -7,10 +7,11 @@
 #![allow(unsafe_code, reason = "entries that only the caller changes")]
 
 use super::present_invalid::{SET_INVALID, SET_VALID};
+use super::walk::Place;
 use super::{Live, PageTables, TableEnvironment, TableError};
 use crate::arch::bbm::BbmLevel;
-use crate::arch::page_size::{Level, Page};
-use crate::arch::{Geometry, Kind, PhysicalAddress, VirtualAddress};
+use crate::arch::page_size::Page;
+use crate::arch::{Geometry, PhysicalAddress, VirtualAddress};
 
 /// Makes the pages of `bytes` bytes from `start` invalid or valid again, in the tables below
 /// `root`, with one store for each page. Every access to an invalid page faults; the entry keeps
@@ -54,62 +55,40 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         valid: bool,
     ) -> Result<(), TableError> {
         let (from, to) = self.offsets(start, bytes)?;
-        let level = self.geometry.start_level();
-        self.check_pages(self.root, level, from, to)?;
+        self.check_pages(from, to)?;
         let change = if valid { SET_VALID } else { SET_INVALID };
-        self.change_in(self.root, level, from, to, change);
+        self.change_leaves(from, to, change, None);
         self.pending.within(from, to);
         self.flush();
         Ok(())
     }
 
     /// Checks that all offsets from `from` to `to` are mapped by pages outside contiguous groups.
-    fn check_pages(
-        &self,
-        table: PhysicalAddress,
-        level: Level,
-        from: u64,
-        to: u64,
-    ) -> Result<(), TableError> {
-        let bytes = P::SIZE.entry_bytes(level);
+    fn check_pages(&self, from: u64, to: u64) -> Result<(), TableError> {
         let mut at = from;
         while at < to {
-            let first = at & !(bytes - 1);
-            let next = to.min(first + bytes);
-            let entry = self.load(table, Self::index(at, level));
-            match entry.kind(&self.geometry, level) {
-                Kind::Invalid => {
-                    return Err(TableError::NotMapped {
-                        address: self.address(at),
-                    });
-                }
-                Kind::Table => {
-                    let below = self.geometry.address_of(entry, level);
-                    self.check_pages(below, level.next(), at, next)?;
-                }
-                Kind::Leaf | Kind::PresentInvalid if level.is_last() && !entry.is_contiguous() => {}
-                Kind::Leaf | Kind::PresentInvalid => {
-                    let group = if entry.is_contiguous() {
-                        P::SIZE.contiguous_entries(level) as u64
-                    } else {
-                        1
-                    };
-                    let leaf_bytes = bytes * group;
-                    let leaf = at & !(leaf_bytes - 1);
-                    return Err(TableError::InsideLeaf {
-                        // The first page boundary that a split would need inside the leaf.
-                        edge: self.address(from.max(leaf + P::SIZE.bytes())),
-                        leaf: self.address(leaf),
-                        leaf_bytes,
-                        takes: if level.is_last() {
-                            BbmLevel::Level1
-                        } else {
-                            BbmLevel::Level2
-                        },
-                    });
-                }
+            let Place { slot, level, entry } = self.place(at);
+            if !self.is_leaf(level, entry) {
+                let address = self.address(at);
+                return Err(TableError::NotMapped { address });
             }
-            at = next;
+            if !level.is_last() || entry.is_contiguous() {
+                let (_, count) = Self::group_at(slot.index, level, entry);
+                let leaf_bytes = P::SIZE.entry_bytes(level) * count as u64;
+                let leaf = at & !(leaf_bytes - 1);
+                return Err(TableError::InsideLeaf {
+                    // The first page boundary that a split would need inside the leaf.
+                    edge: self.address(from.max(leaf + P::SIZE.bytes())),
+                    leaf: self.address(leaf),
+                    leaf_bytes,
+                    takes: if level.is_last() {
+                        BbmLevel::Level1
+                    } else {
+                        BbmLevel::Level2
+                    },
+                });
+            }
+            at = Self::end_of(at, level);
         }
         Ok(())
     }

@@ -1,15 +1,15 @@
 //! Mapping ranges with the largest leaves, writing each table once.
 //!
-//! A map takes two passes over a list of [`Piece`]s. The first pass, in `plan`, walks the existing
+//! A map takes two passes over its [`Parts`]. The first pass, in `plan`, walks the existing
 //! tables, finds obstacles and counts the missing tables; below an empty entry the count is
 //! arithmetic, not a walk. The second pass cannot fail. It fills each missing table front to back
-//! while the table is private, also where several pieces share it, and links the full table with
+//! while the table is private, also where several parts share it, and links the full table with
 //! one store. So no table is zeroed first, read back or written twice.
 
-use super::frames::Frames;
 use super::piece::{Leaves, Piece};
-use super::plan::{Cursor, OUTPUT_RUN_SHIFT, Plan};
+use super::plan::{Cursor, OUTPUT_RUN_SHIFT, Part, Parts, Pieces, Plan};
 use super::stage::Stage;
+use super::walk::{Place, Slot};
 use super::{PageTables, TableEnvironment, TableError, Visibility};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, PhysicalAddress};
@@ -35,35 +35,30 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         attributes: S::Attributes,
         leaves: Leaves,
     ) -> Result<(), TableError> {
-        if bytes == P::SIZE.bytes() {
-            let bits = S::encode(&attributes, &self.geometry);
-            if self.map_page(start, output, bits) {
-                return Ok(());
-            }
+        let bits = S::encode(&attributes, &self.geometry);
+        if self.map_near(start, output, bytes, bits, leaves) {
+            return Ok(());
         }
-        self.map_piece(Piece {
-            start,
-            output,
-            bytes,
-            attributes,
-            leaves,
-        })
+        self.map_range(start, output, bytes, bits, leaves)
     }
 
+    /// As [`map`](Self::map) with encoded attributes.
     #[inline(never)]
-    pub(super) fn map_piece(
+    pub(super) fn map_range(
         &mut self,
-        piece: Piece<S::Input, S::Attributes>,
+        start: S::Input,
+        output: PhysicalAddress,
+        bytes: u64,
+        bits: u64,
+        leaves: Leaves,
     ) -> Result<(), TableError> {
-        if piece.bytes == P::SIZE.bytes() {
-            if let Some((_, slot)) = self.page_of_other_format(piece.start) {
-                let bits = S::encode(&piece.attributes, &self.geometry);
-                if self.map_slot(slot, piece.output, bits) {
-                    return Ok(());
-                }
-            }
-        }
-        self.map_pieces(&[piece])
+        let (from, to) = self.offsets(start, bytes)?;
+        self.check_output(output, bytes)?;
+        let distance = output.0.wrapping_sub(from);
+        let plan = Plan::with_bits(&self.geometry, distance, leaves, bits);
+        let mapped = self.map_parts(&[Part { from, to, plan }]);
+        self.publish();
+        mapped
     }
 
     /// As [`map`](Self::map), for several pieces at once, all or none. A table that several pieces
@@ -82,40 +77,6 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         mapped
     }
 
-    /// Maps the pages from `start` on to `frames`, one after the other, all or none. Every table is
-    /// written once, and one pair of barriers serves all frames. Consecutive frames get the largest
-    /// leaves that `leaves` and their alignment allow.
-    ///
-    /// ```
-    /// use granule::arch::{Attributes, Page4K, Permissions, PhysicalAddress, VirtualAddress};
-    /// use granule::table::{Frames, Leaves, PageTables, TableEnvironment, TableError};
-    ///
-    /// fn buffer<E: TableEnvironment>(
-    ///     tables: &mut PageTables<Page4K, E>,
-    ///     start: VirtualAddress,
-    /// ) -> Result<(), TableError> {
-    ///     let frames = [0x8004_0000, 0x8001_3000, 0x9000_0000].map(PhysicalAddress);
-    ///     let attributes = Attributes::normal(Permissions::READ_WRITE);
-    ///     tables.map_frames(start, Frames::Single(&frames), attributes, Leaves::LARGEST)
-    /// }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// As for [`map`](Self::map). Nothing is mapped then.
-    pub fn map_frames(
-        &mut self,
-        start: S::Input,
-        frames: Frames<'_>,
-        attributes: S::Attributes,
-        leaves: Leaves,
-    ) -> Result<(), TableError> {
-        let cursor = self.over_frames(start, frames, attributes, leaves)?;
-        let mapped = self.map_cursor(cursor);
-        self.publish();
-        mapped
-    }
-
     /// Maps the parts of `pieces` inside the offsets of `window`, without the barriers. The range
     /// must not be used before [`publish`](Self::publish).
     pub(crate) fn map_unpublished(
@@ -124,108 +85,177 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         window: (u64, u64),
     ) -> Result<(), TableError> {
         self.check_pieces(pieces)?;
-        self.map_cursor(Cursor::new(pieces, self.geometry, window))
+        let geometry = self.geometry;
+        self.map_parts(&Pieces::<S> {
+            pieces,
+            geometry: &geometry,
+            window,
+        })
     }
 
-    /// Maps everything that a new cursor passes over, without the barriers.
-    pub(super) fn map_cursor(&mut self, mut cursor: Cursor<'_, P, S>) -> Result<(), TableError> {
-        let (level, span) = (self.geometry.start_level(), self.geometry.span());
-        let needed = self.missing_in_all(&mut cursor.clone())?;
+    /// Maps parts, which were checked, without the barriers.
+    pub(super) fn map_parts(&mut self, parts: &dyn Parts) -> Result<(), TableError> {
+        let mut cursor = Cursor::new(parts);
+        let needed = self.missing(cursor.clone())?;
         let exhausted = TableError::OutOfTables { needed };
         if needed > 0 && !self.environment.reserve(needed) {
             return Err(exhausted);
         }
         self.pending.made_valid();
+        let (how, link) = (self.visibility(), self.linking());
+        let span = self.geometry.span();
         while cursor.at < span {
-            let (root, end) = (self.root_of(cursor.at), self.root_end(cursor.at, span));
-            self.map_in(&mut cursor, root, level, end)
+            let at = cursor.at;
+            // The first pass found that nothing is mapped here.
+            let Place { slot, level, .. } = self.place(at);
+            let mut to = Self::end_of(at, level);
+            let whole = cursor.whole_to(level, Self::table_end(at, level, span));
+            if level.is_last() {
+                to = whole;
+            } else if whole > at {
+                // Whole empty entries are written together, up to the next table.
+                let count = ((whole - at) >> P::SIZE.level_shift(level)) as usize;
+                let table = self.find_mapped(slot.table, slot.index, count);
+                to = Self::behind(at, level, table.unwrap_or(count).max(1));
+            }
+            self.write(&mut cursor, slot.table, level, to, how, link)
                 .ok_or(exhausted)?;
         }
         Ok(())
     }
 
-    /// Maps the pieces before `end` in an existing table. `None` means that the allocator broke its
-    /// promise.
-    fn map_in(
+    /// Maps the cursor's part up to `to` in the entries of one table, all of which are whole or
+    /// which is one. `None` means that the allocator broke its promise.
+    #[inline(never)]
+    fn write(
         &mut self,
-        cursor: &mut Cursor<'_, P, S>,
+        cursor: &mut Cursor<'_, P>,
         table: PhysicalAddress,
         level: Level,
-        end: u64,
+        to: u64,
+        leaf: Visibility,
+        link: Visibility,
     ) -> Option<()> {
-        let (leaf, link) = (self.visibility(), self.linking());
-        let bytes = P::SIZE.entry_bytes(level);
-        while cursor.at < end {
-            let at = cursor.at;
-            let index = Self::index(at, level);
-            if level.is_last() {
-                // The first pass saw every one of these entries invalid.
-                let to = cursor.to.min(end);
-                self.fill_leaves(&cursor.plan, table, level, at, to, leaf);
-                cursor.done_to(to);
-                continue;
+        let at = cursor.at;
+        let whole = cursor.whole_to(level, to);
+        if whole == at {
+            return self.build_child(cursor, table, level, to, link);
+        }
+        if level >= cursor.plan.top() {
+            self.fill_leaves(&cursor.plan, table, level, at, whole, leaf);
+            cursor.done_to(whole);
+            return Some(());
+        }
+        if !level.next().is_last() {
+            while cursor.at < whole {
+                let end = Self::end_of(cursor.at, level);
+                self.build_child(cursor, table, level, end, link)?;
             }
-            let entry_end = (at & !(bytes - 1)) + bytes;
-            let entry = self.load(table, index);
-            if entry.is_table(level) {
-                let below = self.geometry.address_of(entry, level);
-                self.map_in(cursor, below, level.next(), entry_end)?;
-                continue;
+            return Some(());
+        }
+        let index = Self::index(at, level);
+        self.build_pages(&cursor.plan, Slot { table, index }, at, whole, link)?;
+        cursor.done_to(whole);
+        Some(())
+    }
+
+    /// Makes last-level tables for the whole entries of level 2 from `at` to `end`, from `slot` on.
+    fn build_pages(
+        &mut self,
+        plan: &Plan,
+        slot: Slot,
+        at: u64,
+        end: u64,
+        link: Visibility,
+    ) -> Option<()> {
+        let private = Visibility::Private;
+        let entries = P::SIZE.entries();
+        let bytes = P::SIZE.entry_bytes(Level::L2);
+        // The common case takes no computation for each table: whole tables with aligned outputs,
+        // which never cross the format's break.
+        let simple = plan.fills_tables(P::SIZE, Level::L3);
+        let (_, hint) = plan.run(P::SIZE, Level::L3, at, at + bytes);
+        let (mut at, mut index) = (at, slot.index);
+        while at < end {
+            let left = ((end - at) >> P::SIZE.level_shift(Level::L2)) as usize;
+            let run = self.environment.allocate(left)?;
+            let mut child = run.first;
+            for _ in 0..run.count {
+                if simple {
+                    let first = plan.leaf(&self.geometry, Level::L3, at, hint);
+                    self.fill(child, 0, entries, first, P::SIZE.bytes(), private);
+                } else {
+                    self.fill_leaves(plan, child, Level::L3, at, at + bytes, private);
+                }
+                child.0 += P::SIZE.bytes();
+                at += bytes;
             }
-            // Whole empty entries are written together.
-            let most = cursor.whole_to(level, end);
-            let mut whole = at;
-            while whole < most && !self.load(table, Self::index(whole, level)).is_table(level) {
-                whole += bytes;
-            }
-            if whole == at {
-                self.build_child(cursor, table, level, entry_end, link)?;
-            } else {
-                self.write_whole(&cursor.plan, table, level, at, whole, leaf, link)?;
-                cursor.done_to(whole);
-            }
+            self.link_run(Slot { index, ..slot }, run.first, run.count, link);
+            index += run.count;
         }
         Some(())
     }
 
-    /// Fills a new, private table of `level` from its first entry to its last: with the pieces
+    /// Links tables that are consecutive in memory, from `slot` on.
+    fn link_run(&mut self, slot: Slot, first: PhysicalAddress, count: usize, link: Visibility) {
+        let mask = (1 << OUTPUT_RUN_SHIFT) - 1;
+        let page = P::SIZE.bytes();
+        let mut done = 0;
+        while done < count {
+            let child = first.0 + done as u64 * page;
+            let before_break = (mask + 1 - (child & mask)) >> P::SIZE.shift();
+            let run = (count - done).min(before_break as usize);
+            let descriptor = Descriptor::table(&self.geometry, PhysicalAddress(child));
+            self.fill(slot.table, slot.index + done, run, descriptor, page, link);
+            done += run;
+        }
+    }
+
+    /// Builds the table for the cursor's entry of `level`, which ends at `end`, and links it.
+    fn build_child(
+        &mut self,
+        cursor: &mut Cursor<'_, P>,
+        table: PhysicalAddress,
+        level: Level,
+        end: u64,
+        link: Visibility,
+    ) -> Option<()> {
+        let index = Self::index(cursor.at, level);
+        let child = self.environment.allocate(1)?.first;
+        self.build(cursor, child, level.next(), end)?;
+        self.store(table, index, Descriptor::table(&self.geometry, child), link);
+        Some(())
+    }
+
+    /// Fills a new, private table of `level` from its first entry to its last: with the parts
     /// before `end`, and with invalid entries elsewhere.
     pub(super) fn build(
         &mut self,
-        cursor: &mut Cursor<'_, P, S>,
+        cursor: &mut Cursor<'_, P>,
         table: PhysicalAddress,
         level: Level,
         end: u64,
     ) -> Option<()> {
         let private = Visibility::Private;
-        let bytes = P::SIZE.entry_bytes(level);
         let mut written = 0;
         while cursor.at < end {
             let at = cursor.at;
             let index = Self::index(at, level);
-            if index > written {
-                self.leave_empty(table, written, index - written);
-            }
-            let whole = cursor.whole_to(level, end);
-            if whole > at {
-                self.write_whole(&cursor.plan, table, level, at, whole, private, private)?;
-                cursor.done_to(whole);
-                written = index + ((whole - at) >> P::SIZE.level_shift(level)) as usize;
-            } else {
-                let entry_end = (at & !(bytes - 1)) + bytes;
-                self.build_child(cursor, table, level, entry_end, private)?;
-                written = index + 1;
-            }
+            self.leave_empty(table, written, index - written);
+            let to = cursor.whole_to(level, end);
+            let to = if to > at { to } else { Self::end_of(at, level) };
+            self.write(cursor, table, level, to, private, private)?;
+            written = index + Self::whole(at, level, to);
         }
-        let rest = P::SIZE.entries() - written;
-        if rest > 0 {
-            self.leave_empty(table, written, rest);
-        }
+        self.leave_empty(table, written, P::SIZE.entries() - written);
         Some(())
     }
 
     /// Makes entries of a private table invalid.
     pub(super) fn leave_empty(&mut self, table: PhysicalAddress, first: usize, count: usize) {
+        if count == 0 {
+            return;
+        }
         // The compiler turns a loop that visibly stores zeros into a call of `memset`. In kernels
         // for arm64, without NEON, that takes six times the instructions of paired stores.
         let nothing = if cfg!(target_arch = "aarch64") {
@@ -236,173 +266,24 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         self.fill(table, first, count, nothing, 0, Visibility::Private);
     }
 
-    /// Builds the table for the cursor's entry of `level`, and links it.
-    fn build_child(
-        &mut self,
-        cursor: &mut Cursor<'_, P, S>,
-        table: PhysicalAddress,
-        level: Level,
-        entry_end: u64,
-        link: Visibility,
-    ) -> Option<()> {
-        let index = Self::index(cursor.at, level);
-        let child = self.environment.allocate(1)?.first;
-        self.build(cursor, child, level.next(), entry_end)?;
-        self.store(table, index, Descriptor::table(&self.geometry, child), link);
-        Some(())
-    }
-
-    /// Writes whole entries from `start` to `end`: leaves if the plan has leaves at this level,
-    /// else full tables.
-    #[allow(clippy::too_many_arguments)]
-    fn write_whole(
-        &mut self,
-        plan: &Plan,
-        table: PhysicalAddress,
-        level: Level,
-        start: u64,
-        end: u64,
-        leaf: Visibility,
-        link: Visibility,
-    ) -> Option<()> {
-        if level >= plan.top {
-            self.fill_leaves(plan, table, level, start, end, leaf);
-            return Some(());
-        }
-        let bytes = P::SIZE.entry_bytes(level);
-        let page = P::SIZE.bytes();
-        let child_level = level.next();
-        let private = Visibility::Private;
-        // The common case is whole tables of pages without the hint and with aligned outputs, which
-        // never cross the format's break. It needs no computation for each table.
-        let simple = child_level.is_last()
-            && !plan.present_invalid
-            && plan.group(P::SIZE, Level::L3) == 1
-            && plan.output(start) & (bytes - 1) == 0;
-        let mut index = Self::index(start, level);
-        let mut left = ((end - start) >> P::SIZE.level_shift(level)) as usize;
-        let mut at = start;
-        while left > 0 {
-            let run = self.environment.allocate(left)?;
-            let mut child = run.first;
-            for _ in 0..run.count {
-                if simple {
-                    let output = PhysicalAddress(plan.output(at));
-                    let first = Descriptor::leaf(&self.geometry, Level::L3, output, plan.bits);
-                    let step = P::SIZE.bytes();
-                    self.fill(child, 0, P::SIZE.entries(), first, step, private);
-                } else if child_level.is_last() {
-                    self.fill_leaves(plan, child, Level::L3, at, at + bytes, private);
-                } else {
-                    self.write_whole(plan, child, child_level, at, at + bytes, private, private)?;
-                }
-                child.0 += page;
-                at += bytes;
-            }
-            self.link_run(table, index, run.first, run.count, link);
-            index += run.count;
-            left -= run.count;
-        }
-        Some(())
-    }
-
-    /// Links tables that are consecutive in memory, from index `index` on.
-    fn link_run(
-        &mut self,
-        table: PhysicalAddress,
-        index: usize,
-        first: PhysicalAddress,
-        count: usize,
-        link: Visibility,
-    ) {
-        let mask = (1 << OUTPUT_RUN_SHIFT) - 1;
-        let page = P::SIZE.bytes();
-        let mut done = 0;
-        while done < count {
-            let child = first.0 + done as u64 * page;
-            let before_break = (mask + 1 - (child & mask)) >> P::SIZE.shift();
-            let run = (count - done).min(before_break as usize);
-            let descriptor = Descriptor::table(&self.geometry, PhysicalAddress(child));
-            self.fill(table, index + done, run, descriptor, page, link);
-            done += run;
-        }
-    }
-
-    /// Writes leaves for the whole entries from `start` to `end`, with the contiguous hint on
-    /// each whole group.
-    #[inline(always)]
+    /// Writes leaves for the whole entries from `at` to `end`, with the contiguous hint on each
+    /// whole group.
     fn fill_leaves(
         &mut self,
         plan: &Plan,
         table: PhysicalAddress,
         level: Level,
-        start: u64,
+        at: u64,
         end: u64,
-        how: Visibility,
-    ) {
-        let group = plan.group(P::SIZE, level);
-        if group > 1 {
-            self.fill_groups(plan, table, level, start, end, how);
-        } else {
-            self.fill_run(plan, table, level, start, end, 0, how);
-        }
-    }
-
-    /// Writes leaves where groups are possible. The leaves at either end that form no whole group
-    /// get no hint.
-    fn fill_groups(
-        &mut self,
-        plan: &Plan,
-        table: PhysicalAddress,
-        level: Level,
-        start: u64,
-        end: u64,
-        how: Visibility,
-    ) {
-        let group = P::SIZE.contiguous_entries(level) as u64;
-        let mask = group * P::SIZE.entry_bytes(level) - 1;
-        let groups_start = ((start + mask) & !mask).min(end);
-        let groups_end = (end & !mask).max(groups_start);
-        self.fill_run(plan, table, level, start, groups_start, 0, how);
-        self.fill_run(
-            plan,
-            table,
-            level,
-            groups_start,
-            groups_end,
-            Descriptor::CONTIGUOUS,
-            how,
-        );
-        self.fill_run(plan, table, level, groups_end, end, 0, how);
-    }
-
-    /// Writes leaves with the additional bits `more` for the entries from `start` to `end`.
-    #[inline(always)]
-    #[allow(clippy::too_many_arguments)]
-    fn fill_run(
-        &mut self,
-        plan: &Plan,
-        table: PhysicalAddress,
-        level: Level,
-        start: u64,
-        end: u64,
-        more: u64,
         how: Visibility,
     ) {
         let step = P::SIZE.entry_bytes(level);
-        let mut at = start;
+        let mut at = at;
         while at < end {
-            let output = plan.output(at);
-            let format_break = (output | ((1 << OUTPUT_RUN_SHIFT) - 1)) + 1;
-            let run = (end - at).min(format_break - output);
-            let count = (run >> P::SIZE.level_shift(level)) as usize;
-            let bits = plan.bits | more;
-            let mut first = Descriptor::leaf(&self.geometry, level, PhysicalAddress(output), bits);
-            if plan.present_invalid {
-                first = first.present_invalid();
-            }
+            let (count, hint) = plan.run(P::SIZE, level, at, end);
+            let first = plan.leaf(&self.geometry, level, at, hint);
             self.fill(table, Self::index(at, level), count, first, step, how);
-            at += run;
+            at = Self::behind(at, level, count);
         }
     }
 }

@@ -15,6 +15,7 @@
 use super::pending::Kept;
 use super::piece::Leaves;
 use super::stage::Stage;
+use super::walk::{Place, Slot};
 use super::{BitChange, Liveness, PageTables, TableEnvironment, TableError};
 use crate::arch::bbm::{BbmLevel, Change, classify};
 use crate::arch::page_size::{Level, Page};
@@ -67,55 +68,74 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             merged: Merged::default(),
             kept: Kept::NONE,
         };
-        let level = self.geometry.start_level();
-        for (root, from, to) in self.roots(from, to) {
-            self.merge_tables(root, level, from, to, &mut merging);
-            self.merge_groups(root, level, from, to, &mut merging);
+        let mut at = from;
+        while at < to {
+            let place = self.place(at);
+            let (table, level) = (place.slot.table, place.level);
+            at = self.tables_from(&place, at, to);
+            self.merge_upward(table, level, (from, at, to), &mut merging);
         }
         self.flush().free_kept(&mut merging.kept);
         Ok(merging.merged)
     }
 
-    /// Merges the tables below `table`, smallest leaves first. A table that stays then gets its
-    /// groups, when its entries do not change any more. A table that becomes a block needs no
-    /// groups.
-    fn merge_tables(
+    /// The end, at most `to`, of the entries of one table from `place` on of which none leads to a
+    /// table.
+    fn tables_from(&self, place: &Place, at: u64, to: u64) -> u64 {
+        let Place { slot, level, .. } = *place;
+        let mut at = at;
+        let end = Self::table_end(at, level, to);
+        let is_table = |at| self.load(slot.table, Self::index(at, level)).is_table(level);
+        while at < end && (level.is_last() || !is_table(at)) {
+            at = if level.is_last() {
+                end
+            } else {
+                Self::end_of(at, level).min(end)
+            };
+        }
+        at
+    }
+
+    /// Merges a table whose entries up to `at` were looked at, if the whole range is done with it,
+    /// and then the table above it: smallest leaves first. A table that stays gets its groups, when
+    /// its entries do not change any more. A table that becomes a block needs no groups.
+    fn merge_upward(
         &mut self,
         table: PhysicalAddress,
         level: Level,
-        from: u64,
-        to: u64,
+        (from, at, to): (u64, u64, u64),
         merging: &mut Merging,
     ) {
-        if level.is_last() {
-            return;
-        }
-        let bytes = P::SIZE.entry_bytes(level);
-        let mut at = from;
-        while at < to {
-            let next = to.min((at & !(bytes - 1)) + bytes);
-            let index = Self::index(at, level);
-            let entry = self.load(table, index);
-            if entry.is_table(level) {
-                let (child, below) = (self.geometry.address_of(entry, level), level.next());
-                self.merge_tables(child, below, at, next, merging);
-                let whole = next - at == bytes;
-                let wanted =
-                    whole && level >= merging.leaves.top && self.geometry.leaf_allowed(level);
-                if !(wanted && self.merge_table(table, index, level, at, child, merging)) {
-                    self.merge_groups(child, below, at, next, merging);
-                }
+        let (mut table, mut level) = (table, level);
+        loop {
+            let bytes = P::SIZE.entry_bytes(level) << P::SIZE.index_bits();
+            let start = (at - 1) & !(bytes - 1);
+            let end = start + bytes;
+            if at != to && at != end {
+                return;
             }
-            at = next;
+            let is_root = level == self.geometry.start_level();
+            let is_whole = from <= start && at == end;
+            let above = level.above();
+            let wanted = !is_root
+                && is_whole
+                && above >= merging.leaves.top
+                && self.geometry.leaf_allowed(above);
+            let link = self.link_of(at - 1, level);
+            if !(wanted && self.merge_table(link, above, start, table, merging)) {
+                self.merge_groups(table, level, from.max(start), at, merging);
+            }
+            if is_root {
+                return;
+            }
+            (table, level) = (link.table, above);
         }
     }
 
-    /// Replaces `child` by a block, if its entries are alike and the rules allow it.
-    #[allow(clippy::too_many_arguments)]
+    /// Replaces `child` by a block at `slot`, if its entries are alike and the rules allow it.
     fn merge_table(
         &mut self,
-        table: PhysicalAddress,
-        index: usize,
+        slot: Slot,
         level: Level,
         offset: u64,
         child: PhysicalAddress,
@@ -123,7 +143,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     ) -> bool {
         let below = level.next();
         let bytes = P::SIZE.entry_bytes(level);
-        let old = self.load(table, index);
+        let old = self.load(slot.table, slot.index);
         let first = self.load(child, 0);
         let output = self.geometry.address_of(first, below);
         let bits = self.geometry.attribute_bits(first, below);
@@ -135,7 +155,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         {
             return false;
         }
-        self.store(table, index, block, self.visibility());
+        self.store(slot.table, slot.index, block, self.visibility());
         let small = P::SIZE.entry_bytes(below);
         self.pending.entries(offset, offset + bytes, small);
         self.pending.unlinked(small);

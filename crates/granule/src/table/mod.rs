@@ -38,7 +38,7 @@ pub mod lock_free;
 pub(crate) mod map;
 pub(crate) mod memory;
 mod merge;
-mod one_page;
+mod near;
 #[cfg(feature = "space")]
 pub(crate) mod page;
 mod pending;
@@ -55,6 +55,7 @@ mod unmap;
 mod update;
 mod view;
 mod visit;
+pub(crate) mod walk;
 #[cfg(feature = "space")]
 mod zap;
 
@@ -302,38 +303,6 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         }
     }
 
-    /// The root table that translates `offset`.
-    #[inline(always)]
-    fn root_of(&self, offset: u64) -> PhysicalAddress {
-        visit::root_of::<S>(&self.geometry, P::SIZE, self.root, offset)
-    }
-
-    /// The end, at most `to`, of the offsets that the same root table translates as `at`.
-    #[inline(always)]
-    fn root_end(&self, at: u64, to: u64) -> u64 {
-        visit::root_end::<S>(&self.geometry, P::SIZE, at, to)
-    }
-
-    /// The root tables that translate the offsets between two, each with its part of them.
-    #[inline(always)]
-    fn roots(
-        &self,
-        from: u64,
-        to: u64,
-    ) -> impl Iterator<Item = (PhysicalAddress, u64, u64)> + use<P, E, S> {
-        let (root, geometry) = (self.root, self.geometry);
-        let mut at = from;
-        core::iter::from_fn(move || {
-            let first = at;
-            if first >= to {
-                return None;
-            }
-            at = visit::root_end::<S>(&geometry, P::SIZE, first, to);
-            let table = visit::root_of::<S>(&geometry, P::SIZE, root, first);
-            Some((table, first, at))
-        })
-    }
-
     /// The address of the root table, for code that reads the tables, and for
     /// [`from_root`](Self::from_root). A CPU gets the root from [`Live::ttbr`].
     #[must_use]
@@ -429,13 +398,6 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         }
     }
 
-    /// The table or the page that a valid entry leads to, which is not a block.
-    #[cfg(feature = "space")]
-    #[inline(always)]
-    pub(crate) const fn output(&self, entry: Descriptor) -> PhysicalAddress {
-        self.geometry.format().address_in(entry.0, P::SIZE.shift())
-    }
-
     #[inline(always)]
     fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor {
         // SAFETY: every table address in this module comes from the root, a table descriptor below
@@ -467,6 +429,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     }
 
     /// The index of the first non-empty entry from `index` on and before `end`.
+    #[cfg(feature = "space")]
     #[inline(always)]
     fn next_mapped(&self, table: PhysicalAddress, index: usize, end: usize) -> Option<usize> {
         // It is usually the next entry, which is cheaper to test than a whole chunk.

@@ -5,19 +5,10 @@
 //! A step records its stores as [pending](super::pending) changes, and the caller ends the
 //! operation with [`publish`](PageTables::publish).
 
-pub(crate) use super::one_page::Slot;
+pub(crate) use super::walk::{Place as PagePlace, Slot};
 use super::{BitChange, FreedFrames, PageTables, TableEnvironment, TableError, Visibility};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, PhysicalAddress};
-
-/// The last entry on the way to an offset.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct PagePlace {
-    pub(crate) slot: Slot,
-    /// The level of its table.
-    pub(crate) level: Level,
-    pub(crate) entry: Descriptor,
-}
 
 impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// The entry of the page at `offset` and its descriptor, if there is a last-level table for it.
@@ -31,19 +22,14 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         self.load(slot.table, slot.index)
     }
 
-    /// The last entry on the way to `offset`: its leaf, or the empty entry where the tables end.
-    #[inline(always)]
-    pub(crate) fn place(&self, offset: u64) -> PagePlace {
-        let (mut table, mut level) = (self.root, self.geometry.start_level());
-        loop {
-            let index = Self::index(offset, level);
-            let entry = self.load(table, index);
-            if !entry.is_table(level) {
-                let slot = Slot { table, index };
-                return PagePlace { slot, level, entry };
-            }
-            table = self.output(entry);
-            level = level.next();
+    /// The entry of the page at `at`, if there is a last-level table for it, and the end of that
+    /// table, or of the hole without one. The end is at most `to`.
+    pub(crate) fn pages_from(&self, at: u64, to: u64) -> (Option<Slot>, u64) {
+        let PagePlace { slot, level, .. } = self.place(at);
+        if level.is_last() {
+            (Some(slot), Self::table_end(at, level, to))
+        } else {
+            (None, to.min(Self::end_of(at, level)))
         }
     }
 

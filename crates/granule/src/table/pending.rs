@@ -18,7 +18,7 @@
 #![allow(unsafe_code, reason = "tables and TLBIs that the caller answers for")]
 
 use super::stage::{Stage, Stage1};
-use super::{BitChange, Liveness, PageTables, TableEnvironment, flush};
+use super::{BitChange, Liveness, PageTables, TableEnvironment, Visibility, flush};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::tlbi::{Invalidation, TlbiScope};
 use crate::arch::{Descriptor, PhysicalAddress};
@@ -200,7 +200,7 @@ pub(super) struct Pending {
     tables: bool,
     /// Invalid entries became valid, or a new table was linked.
     new: bool,
-    /// The first of the unlinked tables, see [`chain`](PageTables::chain).
+    /// The first of the unlinked tables, see [`unlink`](PageTables::unlink).
     unlinked: Option<PhysicalAddress>,
 }
 
@@ -481,12 +481,16 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Records that a table that translated `span` bytes was unlinked, and adds it to the chain of
     /// tables that wait for the flush. The chain is linked through the tables' first entries, so it
     /// needs no memory. A page address has bit 0 clear, so a walker that still reads the table
-    /// finds an invalid entry there.
-    pub(super) fn chain(&mut self, table: PhysicalAddress, span: u64) {
+    /// finds an invalid entry there. A table that no CPU walks is freed at once.
+    #[inline(always)]
+    pub(super) fn unlink(&mut self, table: PhysicalAddress, span: u64) {
+        if self.liveness == Liveness::Private {
+            self.environment.free(FreedTable(table));
+            return;
+        }
         self.pending.unlinked(span);
         let next = self.pending.unlinked.map_or(0, |next| next.0 | LINK);
-        let how = self.visibility();
-        self.store(table, 0, Descriptor(next), how);
+        self.store(table, 0, Descriptor(next), Visibility::Live);
         self.pending.unlinked = Some(table);
     }
 

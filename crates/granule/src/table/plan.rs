@@ -1,13 +1,13 @@
-//! Planning a map of [`Piece`]s or of the parts of a split leaf.
+//! Planning a map: how each part is mapped, and the first pass, which finds obstacles and counts the
+//! missing tables.
 //!
-//! A [`Plan`] says how one piece or part is mapped; a [`Cursor`] is the position of a pass over
-//! them. The first pass is here: it walks the existing tables, finds obstacles and counts the
-//! missing tables. The code here stores and allocates nothing; the pass that does is in
-//! [`map`](super::map).
+//! A [`Plan`] says how one part is mapped; [`Parts`] are all parts of a map in ascending order; a
+//! [`Cursor`] is the position of a pass over them. The code here stores and allocates nothing; the
+//! pass that does is in [`map`](super::map).
 
-use super::frames::{Frames, FramesLeft};
 use super::piece::{Leaves, Piece};
 use super::stage::{Stage, Stage1};
+use super::walk::Place;
 use super::{PageTables, TableEnvironment, TableError};
 use crate::arch::page_size::{Level, Page, PageSize};
 use crate::arch::{Descriptor, Geometry, Kind, PhysicalAddress};
@@ -18,18 +18,18 @@ use core::marker::PhantomData;
 /// higher bits elsewhere.
 pub(super) const OUTPUT_RUN_SHIFT: u32 = 48;
 
-/// The mapping of one piece: the values that all of its tables share, computed once.
+/// The mapping of one part: the values that all of its tables share, computed once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     /// Output address minus offset, wrapping.
     distance: u64,
     /// The highest level of leaves.
-    pub(super) top: Level,
+    top: Level,
     contiguous: bool,
     /// The encoded attributes.
-    pub(super) bits: u64,
+    bits: u64,
     /// Whether the leaves are present-invalid.
-    pub(super) present_invalid: bool,
+    present_invalid: bool,
 }
 
 impl Plan {
@@ -89,14 +89,17 @@ impl Plan {
         }
     }
 
-    /// The plan that maps the range of the leaf `descriptor` again, with all of its bits.
+    /// The plan that maps the leaf `descriptor`, whose first offset is `start`, again, with all of
+    /// its bits.
     pub(super) fn of_leaf(
         geometry: &Geometry,
         descriptor: Descriptor,
         level: Level,
-        distance: u64,
+        start: u64,
         leaves: Leaves,
     ) -> Self {
+        let output = geometry.address_of(descriptor, level);
+        let distance = output.0.wrapping_sub(start);
         let bits = geometry.attribute_bits(descriptor, level);
         Self {
             present_invalid: !descriptor.is_valid(),
@@ -110,6 +113,13 @@ impl Plan {
 
     pub(crate) const fn bits(&self) -> u64 {
         self.bits
+    }
+
+    /// Whether the outputs of whole tables of `level` follow each other by that table's bytes, so
+    /// that neither a format's break nor a part of a group lies inside one.
+    pub(super) const fn fills_tables(&self, size: PageSize, level: Level) -> bool {
+        !self.present_invalid
+            && self.distance & ((size.entry_bytes(level) << size.index_bits()) - 1) == 0
     }
 
     /// The entries of a contiguous group at `level`; 1 if the plan uses no hint there.
@@ -127,13 +137,33 @@ impl Plan {
         offset.wrapping_add(self.distance)
     }
 
+    /// The leaf of `level` at the offset `at`, with more bits.
+    #[inline(always)]
+    pub(super) const fn leaf(
+        &self,
+        geometry: &Geometry,
+        level: Level,
+        at: u64,
+        more: u64,
+    ) -> Descriptor {
+        let output = PhysicalAddress(self.output(at));
+        let leaf = Descriptor::leaf(geometry, level, output, self.bits | more);
+        if self.present_invalid {
+            leaf.present_invalid()
+        } else {
+            leaf
+        }
+    }
+
     /// The run of leaves of `level` from offset `at`, up to `end`, that differ by a constant step:
     /// the number of entries, and their bits besides the plan's.
+    #[inline(always)]
     pub(crate) fn run(&self, size: PageSize, level: Level, at: u64, end: u64) -> (usize, u64) {
-        let group_mask = size.entry_bytes(level) * self.group(size, level) as u64 - 1;
+        let group = self.group(size, level);
+        let group_mask = size.entry_bytes(level) * group as u64 - 1;
         let first_group = (at + group_mask) & !group_mask;
         let groups_end = end & !group_mask;
-        let grouped = self.group(size, level) > 1 && first_group < groups_end;
+        let grouped = group > 1 && first_group < groups_end;
         let (stop, bits) = if grouped && at == first_group {
             (groups_end, Descriptor::CONTIGUOUS)
         } else if grouped && at < first_group {
@@ -148,7 +178,7 @@ impl Plan {
     }
 }
 
-/// A part of an existing leaf, to map again as the leaf maps it.
+/// A range of offsets that one plan maps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part {
     pub(super) from: u64,
@@ -156,21 +186,56 @@ pub(super) struct Part {
     pub(super) plan: Plan,
 }
 
-/// The input of a pass, in ascending order.
-#[derive(Clone)]
-enum Source<'a, S: Stage> {
-    Pieces(&'a [Piece<S::Input, S::Attributes>]),
-    Parts(&'a [Part]),
-    Frames(FramesLeft<'a>),
+/// The position of a pass in [`Parts`].
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Position {
+    /// The number of the next element of the source.
+    pub(super) element: usize,
+    /// The bytes of the elements before.
+    pub(super) bytes: u64,
 }
 
-/// The position of a pass over pieces, parts or frames, which runs in ascending order.
+/// The parts of a map, in ascending order. A map passes over them twice.
+pub(super) trait Parts {
+    /// Returns the next part, and moves on.
+    fn next(&self, position: &mut Position) -> Option<Part>;
+}
+
+impl<const N: usize> Parts for [Part; N] {
+    fn next(&self, position: &mut Position) -> Option<Part> {
+        let part = self.get(position.element)?;
+        position.element += 1;
+        Some(*part)
+    }
+}
+
+/// The parts of pieces that lie inside a window of offsets.
+pub(super) struct Pieces<'a, S: Stage> {
+    pub(super) pieces: &'a [Piece<S::Input, S::Attributes>],
+    pub(super) geometry: &'a Geometry,
+    pub(super) window: (u64, u64),
+}
+
+impl<S: Stage> Parts for Pieces<'_, S> {
+    fn next(&self, position: &mut Position) -> Option<Part> {
+        let piece = self.pieces.get(position.element)?;
+        position.element += 1;
+        let start = S::address(piece.start);
+        let from = start.0.wrapping_sub(self.geometry.base().0);
+        let plan = Plan::of_piece::<S>(self.geometry, piece, from);
+        Some(Part {
+            from: from.max(self.window.0),
+            to: from.saturating_add(piece.bytes).min(self.window.1),
+            plan,
+        })
+    }
+}
+
+/// The position of a pass over parts, which runs in ascending order.
 #[derive(Clone)]
-pub(super) struct Cursor<'a, P, S: Stage> {
-    source: Source<'a, S>,
-    geometry: Geometry,
-    /// The offsets of this pass; the parts of pieces outside are skipped.
-    window: (u64, u64),
+pub(super) struct Cursor<'a, P> {
+    parts: &'a dyn Parts,
+    position: Position,
     /// The next offset to map, up to `to`; both are `u64::MAX` at the end.
     pub(super) at: u64,
     pub(super) to: u64,
@@ -178,81 +243,30 @@ pub(super) struct Cursor<'a, P, S: Stage> {
     page: PhantomData<P>,
 }
 
-impl<'a, P: Page, S: Stage> Cursor<'a, P, S> {
-    pub(super) fn new(
-        pieces: &'a [Piece<S::Input, S::Attributes>],
-        geometry: Geometry,
-        window: (u64, u64),
-    ) -> Self {
-        let (at, to) = (u64::MAX, u64::MAX);
-        let page = PhantomData;
+impl<'a, P: Page> Cursor<'a, P> {
+    pub(super) fn new(parts: &'a dyn Parts) -> Self {
         let mut cursor = Self {
-            source: Source::Pieces(pieces),
-            geometry,
-            window,
-            at,
-            to,
+            parts,
+            position: Position::default(),
+            at: u64::MAX,
+            to: u64::MAX,
             plan: Plan::NONE,
-            page,
+            page: PhantomData,
         };
-        cursor.next_piece();
+        cursor.next_part();
         cursor
     }
 
-    /// A cursor over the parts of a leaf.
-    pub(super) fn over_parts(parts: &'a [Part], geometry: Geometry) -> Self {
-        let mut cursor = Self::new(&[], geometry, (0, geometry.span()));
-        cursor.source = Source::Parts(parts);
-        cursor.next_piece();
-        cursor
-    }
-
-    /// A cursor over checked frames.
-    pub(super) fn over_frames(frames: FramesLeft<'a>, geometry: Geometry) -> Self {
-        let mut cursor = Self::new(&[], geometry, (0, geometry.span()));
-        cursor.source = Source::Frames(frames);
-        cursor.next_piece();
-        cursor
-    }
-
-    /// Takes the next piece or part from the source: its offsets and plan.
-    fn take(&mut self) -> Option<Part> {
-        match &mut self.source {
-            Source::Pieces(pieces) => {
-                let (piece, rest) = pieces.split_first()?;
-                *pieces = rest;
-                let start = S::address(piece.start);
-                let from = start.0.wrapping_sub(self.geometry.base().0);
-                let to = from.saturating_add(piece.bytes);
-                let plan = Plan::of_piece::<S>(&self.geometry, piece, from);
-                Some(Part { from, to, plan })
-            }
-            Source::Parts(parts) => {
-                let (part, rest) = parts.split_first()?;
-                *parts = rest;
-                Some(*part)
-            }
-            Source::Frames(frames) => {
-                let (from, to, first) = frames.take(P::SIZE)?;
-                let distance = first.wrapping_sub(from);
-                let plan = Plan::with_bits(&self.geometry, distance, frames.leaves, frames.bits);
-                Some(Part { from, to, plan })
-            }
-        }
-    }
-
-    /// Moves to the next piece that overlaps the window.
-    fn next_piece(&mut self) {
-        while let Some(part) = self.take() {
-            let at = part.from.max(self.window.0);
-            let to = part.to.min(self.window.1);
-            if at < to {
-                (self.at, self.to) = (at, to);
+    /// Moves to the next part that is not empty.
+    fn next_part(&mut self) {
+        (self.at, self.to) = (u64::MAX, u64::MAX);
+        while let Some(part) = self.parts.next(&mut self.position) {
+            if part.from < part.to {
+                (self.at, self.to) = (part.from, part.to);
                 self.plan = part.plan;
                 return;
             }
         }
-        (self.at, self.to) = (u64::MAX, u64::MAX);
     }
 
     /// Moves to `offset`: everything before it is mapped.
@@ -260,12 +274,13 @@ impl<'a, P: Page, S: Stage> Cursor<'a, P, S> {
     pub(super) fn done_to(&mut self, offset: u64) {
         self.at = offset;
         if offset >= self.to {
-            self.next_piece();
+            self.next_part();
         }
     }
 
-    /// The end of the whole entries of `level` that this piece covers from `at` on, at most `end`.
-    /// Returns `at` itself if it lies inside an entry, or if the piece ends inside that entry.
+    /// The end of the whole entries of `level` that this part covers from `at` on, at most `end`.
+    /// Returns `at` itself if it lies inside an entry, or if the part ends inside that entry.
+    #[inline(always)]
     pub(super) fn whole_to(&self, level: Level, end: u64) -> u64 {
         let mask = P::SIZE.entry_bytes(level) - 1;
         if self.at & mask != 0 {
@@ -274,36 +289,38 @@ impl<'a, P: Page, S: Stage> Cursor<'a, P, S> {
         (self.to.min(end) & !mask).max(self.at)
     }
 
-    /// Whether this piece has leaves at `level`.
-    const fn has_leaves(&self, level: Level) -> bool {
-        level.number() >= self.plan.top.number()
-    }
-
-    /// The number of tables below one whole entry of `level` of this piece.
-    fn tables_of_whole_entry(&self, level: Level) -> usize {
-        if level.number() >= self.plan.top.number() {
-            return 0;
+    /// The end of the leaves of `level` that this part has from `at` on, at most `end`; `at` itself
+    /// if it has none there.
+    #[inline(always)]
+    pub(super) fn leaves_to(&self, level: Level, end: u64) -> u64 {
+        if level >= self.plan.top {
+            self.whole_to(level, end)
+        } else {
+            self.at
         }
-        1 + (self.tables_of_whole_entry(level.next()) << P::SIZE.index_bits())
     }
 
-    /// The number of tables that map the pieces before `end` in a new table of `level`, this table
+    /// The number of tables that one whole entry of `level`, which is no leaf, takes.
+    fn tables_of_whole_entry(&self, level: Level) -> usize {
+        let levels = self.plan.top.number() - level.number();
+        (0..levels).fold(0, |tables, _| 1 + (tables << P::SIZE.index_bits()))
+    }
+
+    /// The number of tables that map the parts before `end` in a new table of `level`, this table
     /// included. Moves the cursor to `end`.
     pub(super) fn tables_in_new(&mut self, level: Level, end: u64) -> usize {
         let mut tables = 1;
         while self.at < end {
-            if level.is_last() {
-                self.done_to(self.to.min(end));
-                continue;
-            }
             let whole = self.whole_to(level, end);
             if whole > self.at {
-                let entries = ((whole - self.at) >> P::SIZE.level_shift(level)) as usize;
-                tables += entries * self.tables_of_whole_entry(level);
+                if level < self.plan.top {
+                    let entries = (whole - self.at) >> P::SIZE.level_shift(level);
+                    tables += entries as usize * self.tables_of_whole_entry(level);
+                }
                 self.done_to(whole);
             } else {
                 let bytes = P::SIZE.entry_bytes(level);
-                let entry_end = (self.at & !(bytes - 1)) + bytes;
+                let entry_end = (self.at | (bytes - 1)) + 1;
                 tables += self.tables_in_new(level.next(), entry_end);
             }
         }
@@ -312,6 +329,7 @@ impl<'a, P: Page, S: Stage> Cursor<'a, P, S> {
 }
 
 impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
+    /// Checks that pieces ascend and lie in the space, and that there are such outputs.
     pub(super) fn check_pieces(
         &self,
         pieces: &[Piece<S::Input, S::Attributes>],
@@ -328,35 +346,6 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             free_from = to;
         }
         Ok(())
-    }
-
-    /// Checks the frames, and returns a cursor over them.
-    pub(super) fn over_frames<'a>(
-        &self,
-        start: S::Input,
-        frames: Frames<'a>,
-        attributes: S::Attributes,
-        leaves: Leaves,
-    ) -> Result<Cursor<'a, P, S>, TableError> {
-        let mut pages: u64 = 0;
-        let mut rest = frames;
-        while let Some((first, count)) = rest.pop() {
-            pages = pages.saturating_add(count);
-            self.check_output(
-                PhysicalAddress(first),
-                count.saturating_mul(P::SIZE.bytes()),
-            )?;
-        }
-        // A product that is cut off is still larger than every address space.
-        let bytes = pages.saturating_mul(P::SIZE.bytes()) & !(P::SIZE.bytes() - 1);
-        let (at, _) = self.offsets(start, bytes)?;
-        let left = FramesLeft {
-            frames,
-            at,
-            leaves,
-            bits: S::encode(&attributes, &self.geometry),
-        };
-        Ok(Cursor::over_frames(left, self.geometry))
     }
 
     /// Checks that an output is aligned and within the physical addresses.
@@ -385,61 +374,33 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
 
     /// Counts the missing tables for mapping all that a cursor passes over, or returns the first
     /// existing mapping as an error.
-    pub(super) fn missing_in_all(
-        &self,
-        cursor: &mut Cursor<'_, P, S>,
-    ) -> Result<usize, TableError> {
-        let (level, span) = (self.geometry.start_level(), self.geometry.span());
+    pub(super) fn missing(&self, mut cursor: Cursor<'_, P>) -> Result<usize, TableError> {
+        let span = self.geometry.span();
         let mut needed = 0;
         while cursor.at < span {
-            let (root, end) = (self.root_of(cursor.at), self.root_end(cursor.at, span));
-            needed += self.missing(cursor, root, level, end)?;
-        }
-        Ok(needed)
-    }
-
-    /// Counts the missing tables for mapping the pieces before `end` below `table`, or returns the
-    /// first existing mapping as an error.
-    pub(super) fn missing(
-        &self,
-        cursor: &mut Cursor<'_, P, S>,
-        table: PhysicalAddress,
-        level: Level,
-        end: u64,
-    ) -> Result<usize, TableError> {
-        let bytes = P::SIZE.entry_bytes(level);
-        let mut needed = 0;
-        while cursor.at < end {
             let at = cursor.at;
-            if level.is_last() {
-                let to = cursor.to.min(end);
-                let count = ((to - at) >> P::SIZE.shift()) as usize;
-                if let Some(mapped) = self.find_mapped(table, Self::index(at, level), count) {
-                    let address = self.address(at + ((mapped as u64) << P::SIZE.shift()));
-                    return Err(TableError::AlreadyMapped { address });
+            let Place { slot, level, entry } = self.place(at);
+            let found = match entry.kind(&self.geometry, level) {
+                Kind::Invalid => {
+                    let leaves = cursor.leaves_to(level, Self::table_end(at, level, span));
+                    if leaves == at {
+                        needed += cursor.tables_in_new(level.next(), Self::end_of(at, level));
+                        continue;
+                    }
+                    let count = ((leaves - at) >> P::SIZE.level_shift(level)) as usize;
+                    let found = self.find_mapped(slot.table, slot.index, count);
+                    let done = Self::behind(at, level, found.unwrap_or(count));
+                    if found.is_none() || !level.is_last() {
+                        // A table may be in the way of a block: the next walk looks into it.
+                        cursor.done_to(done.max(Self::end_of(at, level)));
+                        continue;
+                    }
+                    done
                 }
-                cursor.done_to(to);
-                continue;
-            }
-            let entry_end = (at & !(bytes - 1)) + bytes;
-            let entry = self.load(table, Self::index(at, level));
-            match entry.kind(&self.geometry, level) {
-                Kind::Leaf | Kind::PresentInvalid => {
-                    return Err(TableError::AlreadyMapped {
-                        address: self.address(at),
-                    });
-                }
-                Kind::Table => {
-                    let below = self.geometry.address_of(entry, level);
-                    needed += self.missing(cursor, below, level.next(), entry_end)?;
-                }
-                Kind::Invalid
-                    if cursor.has_leaves(level) && cursor.whole_to(level, entry_end) > at =>
-                {
-                    cursor.done_to(entry_end);
-                }
-                Kind::Invalid => needed += cursor.tables_in_new(level.next(), entry_end),
-            }
+                Kind::Leaf | Kind::PresentInvalid | Kind::Table => at,
+            };
+            let address = self.address(found);
+            return Err(TableError::AlreadyMapped { address });
         }
         Ok(needed)
     }

@@ -4,9 +4,10 @@
 //! A leaf that an end of the range cuts is split first, where the rules allow it.
 
 use super::stage::Stage;
+use super::walk::{Place, Slot};
 use super::{BitChange, BitPattern, Liveness, PageTables, TableEnvironment, TableError};
-use crate::arch::page_size::{Level, Page};
-use crate::arch::{Descriptor, Kind, PhysicalAddress, Regime};
+use crate::arch::page_size::Page;
+use crate::arch::{Descriptor, Kind, Regime};
 use crate::setters::setters;
 
 /// A change of permissions. `None` leaves a permission unchanged; each field can be set by the
@@ -203,33 +204,17 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         holes: Holes,
     ) -> Result<(), TableError> {
         let bits = S::bits(change, &self.geometry);
-        if bytes == P::SIZE.bytes() && self.change_page(start, bits) {
+        if self.change_near(start, bytes, bits) {
             return Ok(());
-        }
-        self.protect_range(start, bytes, change, holes)
-    }
-
-    #[inline(never)]
-    pub(super) fn protect_range(
-        &mut self,
-        start: S::Input,
-        bytes: u64,
-        change: S::PermissionChange,
-        holes: Holes,
-    ) -> Result<(), TableError> {
-        let bits = S::bits(change, &self.geometry);
-        if bytes == P::SIZE.bytes() {
-            if let Some((offset, slot)) = self.page_of_other_format(start) {
-                if self.change_slot(offset, slot, bits) {
-                    return Ok(());
-                }
-            }
         }
         self.change(start, bytes, bits, holes)
     }
 
     /// Changes bits of all leaves of a range in place. A leaf that an end of the range cuts is
     /// split first.
+    ///
+    /// One walk plans and changes where nothing can fail. Splits and holes are looked for before.
+    #[inline(never)]
     pub(crate) fn change(
         &mut self,
         start: S::Input,
@@ -241,261 +226,145 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         if from == to || change.clear | change.set == 0 {
             return Ok(());
         }
-        let level = self.geometry.start_level();
         let ends_dirty_state = self.ends_dirty_state(change);
         if holes == Holes::Refuse {
             // A change of all leaves keeps the bits that make them leaves.
             let restorable = self.liveness == Liveness::Private
                 && change.of == BitChange::LEAVES
-                && !ends_dirty_state
-                && self.root_end(from, to) == to;
-            if restorable && !self.splits_edges(from, to, change) {
+                && !ends_dirty_state;
+            if restorable && !self.splits_edges(from, to, change)? {
                 return self.change_or_restore(from, to, change);
             }
-            for (root, from, to) in self.roots(from, to) {
-                self.check_mapped(root, level, from, to)?;
-            }
+            self.check_mapped(from, to)?;
         }
         if self.liveness == Liveness::Live && !self.alters(from, to, change) {
             // Nothing is stored, so no TLB needs to drop anything.
             return Ok(());
         }
         self.split_edges(from, to, change)?;
-        for (root, from, to) in self.roots(from, to) {
-            self.change_in(root, level, from, to, change);
-            if ends_dirty_state {
-                self.level_groups(root, level, from, to);
-            }
+        self.change_leaves(from, to, change, None);
+        if ends_dirty_state {
+            self.level_groups(from, to);
         }
         self.pending.within(from, to);
         self.flush();
         Ok(())
     }
 
-    /// Changes a range of one root table of private tables, in which nothing is split, or finds a hole and restores
-    /// what it changed. As long as the leaves are like the first one in the bits that change, one
-    /// pass does both, because one change restores them all.
+    /// Changes private tables, in which nothing is split, or finds a hole and restores what it
+    /// changed. As long as the leaves are like the first one in the bits that change, one pass does
+    /// both, because one change restores them all.
     fn change_or_restore(
         &mut self,
         from: u64,
         to: u64,
         change: BitChange,
     ) -> Result<(), TableError> {
-        let (root, level) = (self.root_of(from), self.geometry.start_level());
-        let first = self.walk(from).descriptor.0;
         let bits = change.clear | change.set;
         let alike = BitPattern {
             mask: bits,
-            value: first & bits,
+            value: self.place(from).entry.0 & bits,
         };
-        let done = self.change_alike(root, level, from, to, change, alike);
-        let mapped = self.check_mapped(root, level, done, to);
+        let done = self.change_leaves(from, to, change, Some(alike));
+        let mapped = self.check_mapped(done, to);
         if mapped.is_ok() {
-            self.change_in(root, level, done, to, change);
+            self.change_leaves(done, to, change, None);
         } else {
             let restore = BitChange {
                 of: change.of,
                 clear: bits,
                 set: alike.value,
             };
-            self.change_in(root, level, from, done, restore);
+            self.change_leaves(from, done, restore, None);
         }
         self.pending.within(from, to);
         self.flush();
         mapped
     }
 
-    /// Applies `change` to the whole valid leaves from `from` on, as long as they match `alike`.
-    /// Returns the offset of the first entry that is something else, or `to`.
-    fn change_alike(
+    /// Applies `change` to every whole leaf between two offsets that it concerns, and records it.
+    /// Returns `to`. With `alike` it stops at the first entry that is no whole valid leaf that
+    /// matches, and returns the offset of that entry.
+    pub(super) fn change_leaves(
         &mut self,
-        table: PhysicalAddress,
-        level: Level,
         from: u64,
         to: u64,
         change: BitChange,
-        alike: BitPattern,
+        alike: Option<BitPattern>,
     ) -> u64 {
-        let bytes = P::SIZE.entry_bytes(level);
         let mut at = from;
         while at < to {
-            let next = to.min((at & !(bytes - 1)) + bytes);
-            let entry = self.load(table, Self::index(at, level));
-            let done = match entry.kind(&self.geometry, level) {
-                Kind::Table => {
-                    let below = self.geometry.address_of(entry, level);
-                    self.change_alike(below, level.next(), at, next, change, alike)
+            let Place { slot, level, entry } = self.place(at);
+            let Slot { table, index } = slot;
+            let count = Self::whole(at, level, to);
+            let end = Self::end_of(at, level);
+            // A leaf that is only partly in the range was not split, because it already has the
+            // change.
+            let is_whole = Self::is_whole(at, level, to);
+            let kind = entry.kind(&self.geometry, level);
+            let is_leaf = kind == Kind::Leaf && is_whole;
+            let mut behind = end;
+            let changed = match alike {
+                Some(alike) if !is_leaf || !alike.matches(entry) => return at,
+                // A run of pages is one update, whatever its entries are.
+                None if level.is_last() => {
+                    behind = Self::behind(at, level, count);
+                    self.update(table, index, count, change)
                 }
-                Kind::Leaf if next - at == bytes && alike.matches(entry) => {
-                    at = self.change_leaves(table, level, at, to, change, alike);
-                    continue;
+                _ if is_leaf && change.concerns(entry) => {
+                    let pattern = BitPattern::leaf(level).and(alike.unwrap_or(BitPattern::ANY));
+                    let changed = self.update_alike(table, index, count, pattern, change);
+                    behind = Self::behind(at, level, changed);
+                    changed
                 }
-                Kind::Leaf | Kind::PresentInvalid | Kind::Invalid => at,
+                _ if kind == Kind::PresentInvalid && is_whole => {
+                    self.update(table, index, 1, change)
+                }
+                _ => 0,
             };
-            if done < next {
-                return done;
+            if changed > 0 {
+                self.pending.changed(change, P::SIZE.entry_bytes(level));
             }
-            at = next;
+            at = behind;
         }
         to
     }
 
-    /// Whether `change` alters an entry between two offsets. Usually it alters the first one.
+    /// Whether `change` alters an entry between two offsets, which differ. Usually it alters the
+    /// first one.
     pub(super) fn alters(&self, from: u64, to: u64, change: BitChange) -> bool {
-        let level = self.geometry.start_level();
-        self.roots(from, to)
-            .any(|(root, from, to)| self.alters_in(root, level, from, to, change))
-    }
-
-    fn alters_in(
-        &self,
-        table: PhysicalAddress,
-        level: Level,
-        from: u64,
-        to: u64,
-        change: BitChange,
-    ) -> bool {
-        let bytes = P::SIZE.entry_bytes(level);
         let mut at = from;
-        while at < to {
-            let next = to.min((at & !(bytes - 1)) + bytes);
-            let entry = self.load(table, Self::index(at, level));
-            let alters = if entry.is_table(level) {
-                let below = self.geometry.address_of(entry, level);
-                self.alters_in(below, level.next(), at, next, change)
-            } else {
-                Self::changes(entry, change)
-            };
-            if alters {
+        let mut place = self.place(at);
+        loop {
+            if Self::changes(place.entry, change) {
                 return true;
             }
-            at = next;
+            at = Self::end_of(at, place.level);
+            if at >= to {
+                return false;
+            }
+            place = self.beside(&place, at);
         }
-        false
     }
 
-    pub(super) fn check_mapped(
-        &self,
-        table: PhysicalAddress,
-        level: Level,
-        from: u64,
-        to: u64,
-    ) -> Result<(), TableError> {
-        let bytes = P::SIZE.entry_bytes(level);
+    /// Checks that no offset between two is unmapped; present-invalid leaves are mapped.
+    #[inline(never)]
+    pub(super) fn check_mapped(&self, from: u64, to: u64) -> Result<(), TableError> {
         let mut at = from;
         while at < to {
-            let next = to.min((at & !(bytes - 1)) + bytes);
-            let entry = self.load(table, Self::index(at, level));
+            let Place { slot, level, entry } = self.place(at);
             match entry.kind(&self.geometry, level) {
-                Kind::Invalid => {
-                    return Err(TableError::NotMapped {
-                        address: self.address(at),
-                    });
+                Kind::Leaf => {
+                    let end = Self::end_of(at, level);
+                    at = self.leaves_end(slot, level, at, to).max(end);
                 }
-                Kind::Leaf if next - at == bytes => {
-                    at = self.leaves_end(table, level, at, to);
-                    continue;
-                }
-                Kind::Leaf | Kind::PresentInvalid => {}
-                Kind::Table => {
-                    let below = self.geometry.address_of(entry, level);
-                    self.check_mapped(below, level.next(), at, next)?;
+                Kind::PresentInvalid => at = Self::end_of(at, level),
+                Kind::Invalid | Kind::Table => {
+                    let address = self.address(at);
+                    return Err(TableError::NotMapped { address });
                 }
             }
-            at = next;
         }
         Ok(())
-    }
-
-    /// Applies `change` to every leaf between two offsets, and records the change.
-    pub(super) fn change_in(
-        &mut self,
-        table: PhysicalAddress,
-        level: Level,
-        from: u64,
-        to: u64,
-        change: BitChange,
-    ) {
-        // A run of leaves is one update, and so is a whole table of pages.
-        if level.is_last() {
-            return self.change_run(table, level, from, to, change);
-        }
-        let bytes = P::SIZE.entry_bytes(level);
-        let mut at = from;
-        while at < to {
-            let next = to.min((at & !(bytes - 1)) + bytes);
-            let entry = self.load(table, Self::index(at, level));
-            match entry.kind(&self.geometry, level) {
-                Kind::Table => {
-                    let below = self.geometry.address_of(entry, level);
-                    self.change_in(below, level.next(), at, next, change);
-                }
-                Kind::Leaf if next - at == bytes && change.concerns(entry) => {
-                    at = self.change_leaves(table, level, at, to, change, BitPattern::ANY);
-                    continue;
-                }
-                Kind::PresentInvalid if next - at == bytes => {
-                    self.change_run(table, level, at, next, change);
-                }
-                // A leaf that is only partly in the range was not split, because it already has the
-                // change.
-                Kind::Invalid | Kind::Leaf | Kind::PresentInvalid => {}
-            }
-            at = next;
-        }
-    }
-
-    /// Applies `change` to the entries from `at` to `end` of one table.
-    fn change_run(
-        &mut self,
-        table: PhysicalAddress,
-        level: Level,
-        at: u64,
-        end: u64,
-        change: BitChange,
-    ) {
-        let count = ((end - at) >> P::SIZE.level_shift(level)) as usize;
-        let changed = self.update(table, Self::index(at, level), count, change);
-        if changed > 0 {
-            self.pending.changed(change, P::SIZE.entry_bytes(level));
-        }
-    }
-
-    /// Applies `change`, which concerns valid leaves, to the run of whole ones from the leaf at `at`
-    /// on that match `alike`, in one pass. Returns the end of the run, at most `to`.
-    fn change_leaves(
-        &mut self,
-        table: PhysicalAddress,
-        level: Level,
-        at: u64,
-        to: u64,
-        change: BitChange,
-        alike: BitPattern,
-    ) -> u64 {
-        let (first, count) = Self::whole(level, at, to);
-        let pattern = BitPattern::leaf(level).and(alike);
-        let changed = self.update_alike(table, first, count, pattern, change);
-        self.pending.changed(change, P::SIZE.entry_bytes(level));
-        at + ((changed as u64) << P::SIZE.level_shift(level))
-    }
-
-    /// The end, at most `to`, of the run of whole valid leaves that begins with the leaf at `at`.
-    pub(super) fn leaves_end(&self, table: PhysicalAddress, level: Level, at: u64, to: u64) -> u64 {
-        let (first, count) = Self::whole(level, at, to);
-        let found = if level.is_last() {
-            self.find_unlike(table, first, count, BitPattern::PAGE)
-        } else {
-            self.find_unlike(table, first, count, BitPattern::BLOCK)
-        };
-        at + ((found.unwrap_or(count) as u64) << P::SIZE.level_shift(level))
-    }
-
-    /// The index of the entry at `at`, and the number of whole entries from it to `to`.
-    #[inline(always)]
-    pub(super) const fn whole(level: Level, at: u64, to: u64) -> (usize, usize) {
-        // Rounding down leaves out the entry that `to` cuts.
-        let bytes = to - (at & !(P::SIZE.entry_bytes(level) - 1));
-        let count = bytes >> P::SIZE.level_shift(level);
-        (Self::index(at, level), count as usize)
     }
 }

@@ -2,7 +2,8 @@
 
 use super::plan::OUTPUT_RUN_SHIFT;
 use super::stage::Stage;
-use super::visit::{self, Entry, Found, LeftOut, Mapping, Source, Visit};
+use super::visit::{self, Entry, LeftOut, Mapping, Source, Visit};
+use super::walk::Place;
 use super::{BitChange, PageTables, TableEnvironment, TableError};
 use crate::arch::page_size::{Level, Page, PageSize};
 use crate::arch::{Descriptor, Geometry, PhysicalAddress};
@@ -43,7 +44,8 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     #[must_use]
     pub fn query(&self, address: S::Input) -> Option<Mapping<S::Input, S::Attributes>> {
         let offset = self.geometry.offset(S::address(address))?;
-        visit::mapping(self, &self.walk(offset), offset)
+        let Place { level, entry, .. } = self.descend(offset, 0);
+        visit::mapping(self, level, entry, offset)
     }
 
     /// Calls `visit` for each entry, valid or present-invalid, that translates a part of the range.
@@ -145,13 +147,5 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     pub(super) fn most_in_run(&self, output: PhysicalAddress, most: usize) -> usize {
         let rest = (1 << OUTPUT_RUN_SHIFT) - (output.0 & ((1 << OUTPUT_RUN_SHIFT) - 1));
         most.min((rest >> P::SIZE.shift()) as usize)
-    }
-
-    /// Walks to `offset` and returns the last entry on the way.
-    pub(super) fn walk(&self, offset: u64) -> Found {
-        match visit::walk(self, self.root, offset) {
-            Ok(found) => found,
-            Err(never) => match never.why {},
-        }
     }
 }

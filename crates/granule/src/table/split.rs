@@ -33,32 +33,24 @@ use super::pending::Pending;
 use super::piece::Leaves;
 use super::plan::{Cursor, Part, Plan};
 use super::stage::Stage;
+use super::walk::{Place, Slot};
 use super::{BitChange, Liveness, PageTables, TableEnvironment, TableError};
-use crate::arch::bbm::{BbmLevel, Change, classify};
+use crate::arch::Descriptor;
+use crate::arch::bbm::BbmLevel;
 use crate::arch::page_size::{Level, Page};
-use crate::arch::{Descriptor, Kind, PhysicalAddress};
 
 /// A leaf or contiguous group with an edge of a range inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Straddled {
-    pub(super) table: PhysicalAddress,
-    pub(super) level: Level,
-    /// The first offset of the leaf or group, and its bytes.
-    pub(super) start: u64,
-    bytes: u64,
-    pub(super) contiguous: bool,
-    /// For each edge the first offset of the entry that must become a table. Hardware may update
-    /// the entry later, and the answer must stay the one that tables were reserved for.
-    cut: [Option<u64>; 2],
-}
-
-impl Straddled {
-    /// The entries that must become tables.
-    pub(super) fn cut_entries(&self) -> impl Iterator<Item = u64> + use<> {
-        let [first, second] = self.cut;
-        let second = second.filter(|_| second != first);
-        first.into_iter().chain(second)
-    }
+    /// The first entry.
+    first: Slot,
+    level: Level,
+    /// The first offset of the leaf or group.
+    start: u64,
+    contiguous: bool,
+    /// The first offsets of the entries that must become tables, or `u64::MAX`. Hardware may update
+    /// an entry later, and the answer must stay the one that tables were reserved for.
+    cut: [u64; 2],
 }
 
 /// A change of the leaves between two offsets.
@@ -117,9 +109,18 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     }
 
     /// Whether [`split_edges`](Self::split_edges) would split a leaf or group.
-    pub(super) fn splits_edges(&self, from: u64, to: u64, change: BitChange) -> bool {
+    ///
+    /// # Errors
+    ///
+    /// As for that function.
+    pub(super) fn splits_edges(
+        &self,
+        from: u64,
+        to: u64,
+        change: BitChange,
+    ) -> Result<bool, TableError> {
         let cut = Cut { from, to, change };
-        self.straddled(from, &cut).is_some() || self.straddled(to, &cut).is_some()
+        Ok(self.straddled(from, &cut)?.is_some() || self.straddled(to, &cut)?.is_some())
     }
 
     /// Makes `from` and `to` boundaries of leaves and groups, for `change` of the leaves between
@@ -131,201 +132,168 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         change: BitChange,
     ) -> Result<(), TableError> {
         let cut = Cut { from, to, change };
-        let (leaves, needed) = self.plan_split(&cut)?;
+        let first = self.straddled(from, &cut)?;
+        let second = self.straddled(to, &cut)?;
+        if first.is_none() && second.is_none() {
+            return Ok(());
+        }
+        self.split_leaves(first, second, &cut)
+    }
+
+    /// Splits the leaves at the two edges, which may be one leaf.
+    #[inline(never)]
+    fn split_leaves(
+        &mut self,
+        first: Option<Straddled>,
+        second: Option<Straddled>,
+        cut: &Cut,
+    ) -> Result<(), TableError> {
+        let second = second.filter(|second| first.is_none_or(|first| first.start != second.start));
+        let leaves = [first, second];
+        let mut needed = 0;
+        for leaf in leaves.iter().flatten() {
+            needed += self.tables_for(leaf, cut);
+        }
         let exhausted = TableError::OutOfTables { needed };
         if needed > 0 && !self.environment.reserve(needed) {
             return Err(exhausted);
         }
         // All hints come first: what hardware may still note in a group takes an invalidation, and
         // that must not come between the split of a block and the invalidation of the change.
-        for leaf in leaves.into_iter().flatten() {
+        for leaf in leaves.iter().flatten() {
             if leaf.contiguous {
-                let index = Self::index(leaf.start, leaf.level);
-                self.clear_hint(leaf.table, index, leaf.level, leaf.start);
+                self.clear_hint(leaf.first, leaf.level, leaf.start);
             }
         }
-        for leaf in leaves.into_iter().flatten() {
-            self.split(&leaf, &cut).ok_or(exhausted)?;
+        for leaf in leaves.iter().flatten() {
+            self.split(leaf, cut).ok_or(exhausted)?;
         }
         Ok(())
-    }
-
-    /// The leaves to split at the two edges, and the tables that they need.
-    pub(super) fn plan_split(
-        &self,
-        cut: &Cut,
-    ) -> Result<([Option<Straddled>; 2], usize), TableError> {
-        let first = self.straddled(cut.from, cut);
-        let second = self.straddled(cut.to, cut);
-        let second = second.filter(|second| first.is_none_or(|first| first.start != second.start));
-        let mut needed = 0;
-        for leaf in [first, second].into_iter().flatten() {
-            self.check_split(&leaf, cut)?;
-            needed += self.tables_for(&leaf, cut);
-        }
-        Ok(([first, second], needed))
     }
 
     /// The leaf or group that begins before `edge` and ends after it, if `cut` changes it.
-    fn straddled(&self, edge: u64, cut: &Cut) -> Option<Straddled> {
+    ///
+    /// # Errors
+    ///
+    /// [`TableError::InsideLeaf`] if the rules do not allow to split it at each edge inside.
+    #[inline(never)]
+    fn straddled(&self, edge: u64, cut: &Cut) -> Result<Option<Straddled>, TableError> {
         if edge >= self.geometry.span() {
-            return None;
+            return Ok(None);
         }
-        let found = self.walk(edge);
-        if !matches!(found.kind, Kind::Leaf | Kind::PresentInvalid) {
-            return None;
+        let Place { slot, level, entry } = self.place(edge);
+        if !self.is_leaf(level, entry) {
+            return Ok(None);
         }
-        let (table, level) = (found.table, found.level);
-        let contiguous = found.descriptor.is_contiguous();
-        let entries = if contiguous {
-            P::SIZE.contiguous_entries(level)
-        } else {
-            1
-        };
-        let entry = P::SIZE.entry_bytes(level);
-        let bytes = entry * entries as u64;
-        let start = edge & !(bytes - 1);
+        let (index, count) = Self::group_at(slot.index, level, entry);
+        let first = Slot { index, ..slot };
+        let bytes = P::SIZE.entry_bytes(level);
+        let start = edge & !((bytes << count.trailing_zeros()) - 1);
         if start == edge {
-            return None;
+            return Ok(None);
         }
+        let end = start + (bytes << count.trailing_zeros());
         // Check every member in the range, because hardware may have updated any of them (RXDPXQ).
-        let first = cut.from.max(start) & !(entry - 1);
-        let changes = (first..cut.to.min(start + bytes))
-            .step_by(entry as usize)
-            .any(|at| Self::changes(self.load(table, Self::index(at, level)), cut.change));
+        let mut at = cut.from.max(start);
+        let mut changes = false;
+        while at < cut.to.min(end) {
+            let member = self.load(first.table, Self::index(at, level));
+            changes |= Self::changes(member, cut.change);
+            at = Self::end_of(at, level);
+        }
+        if !changes {
+            return Ok(None);
+        }
         let mut leaf = Straddled {
-            table,
+            first,
             level,
             start,
-            bytes,
-            contiguous,
-            cut: [None; 2],
+            contiguous: entry.is_contiguous(),
+            cut: [u64::MAX; 2],
         };
-        if !changes {
-            return None;
-        }
-        leaf.cut = [cut.from, cut.to].map(|edge| self.cut_entry(&leaf, edge, cut.change));
-        Some(leaf)
-    }
-
-    /// Whether `change` alters `entry`.
-    pub(super) fn changes(entry: Descriptor, change: BitChange) -> bool {
-        change.concerns(entry) && change.apply(entry) != entry
-    }
-
-    /// Checks that the rules allow splitting this leaf at each edge inside it.
-    fn check_split(&self, leaf: &Straddled, cut: &Cut) -> Result<(), TableError> {
-        if self.liveness == Liveness::Private {
-            return Ok(());
-        }
-        let end = leaf.start + leaf.bytes;
-        for (edge, cut_entry) in [cut.from, cut.to].into_iter().zip(leaf.cut) {
-            if edge <= leaf.start || edge >= end {
+        for (inside, edge) in [cut.from, cut.to].into_iter().enumerate() {
+            if edge <= start || edge >= end {
                 continue;
             }
-            if !self.may_split(leaf, cut_entry) {
+            let cuts = self.cuts_entry(&leaf, edge, cut.change);
+            // A leaf that is not valid is not cached, and splits at every level (IWZCBG).
+            let takes = if cuts {
+                BbmLevel::Level2
+            } else {
+                BbmLevel::Level1
+            };
+            if self.liveness == Liveness::Live && entry.is_valid() && self.bbm < takes {
                 return Err(TableError::InsideLeaf {
                     edge: self.address(edge),
-                    leaf: self.address(leaf.start),
-                    leaf_bytes: leaf.bytes,
-                    takes: match cut_entry {
-                        Some(_) => BbmLevel::Level2,
-                        None => BbmLevel::Level1,
-                    },
+                    leaf: self.address(start),
+                    leaf_bytes: end - start,
+                    takes,
                 });
             }
+            if let Some(cut) = leaf.cut.get_mut(inside).filter(|_| cuts) {
+                *cut = edge & !(bytes - 1);
+            }
         }
-        Ok(())
+        let [first, second] = &mut leaf.cut;
+        if first == second {
+            *second = u64::MAX;
+        }
+        Ok(Some(leaf))
     }
 
-    /// Whether all stores that split the live `leaf`, and its entry at `cut` if there is one, may
-    /// change entries in place.
-    fn may_split(&self, leaf: &Straddled, cut: Option<u64>) -> bool {
-        let level = leaf.level;
-        let may = |old: Descriptor, new: Descriptor| match classify(
-            &self.geometry,
-            level,
-            old,
-            new,
-            self.bbm,
-        ) {
-            Change::Nothing | Change::Store | Change::StoreResized { .. } => true,
-            Change::StoreThenInvalidate | Change::BreakBeforeMake => false,
-        };
-        let ungrouped = |old: Descriptor| Descriptor(old.0 & !Descriptor::CONTIGUOUS);
-        let first = Self::index(leaf.start, level);
-        let entries = (leaf.bytes >> P::SIZE.level_shift(level)) as usize;
-        let hints = (first..first + entries).all(|index| {
-            let old = self.load(leaf.table, index);
-            may(old, ungrouped(old))
-        });
-        let table = Descriptor::table(&self.geometry, PhysicalAddress(0));
-        hints
-            && cut.is_none_or(|start| {
-                let old = self.load(leaf.table, Self::index(start, level));
-                may(ungrouped(old), table)
-            })
-    }
-
-    /// The first offset of the entry of `leaf` that must become a table, because `edge` lies
-    /// strictly inside the entry and one side of it changes.
-    fn cut_entry(&self, leaf: &Straddled, edge: u64, change: BitChange) -> Option<u64> {
-        let start = edge & !(P::SIZE.entry_bytes(leaf.level) - 1);
-        if edge <= leaf.start || edge >= leaf.start + leaf.bytes || edge == start {
-            return None;
+    /// Whether the entry of `leaf` at `edge` must become a table, because `edge` lies strictly inside
+    /// and one side of it changes.
+    fn cuts_entry(&self, leaf: &Straddled, edge: u64, change: BitChange) -> bool {
+        if edge & (P::SIZE.entry_bytes(leaf.level) - 1) == 0 {
+            return false;
         }
-        let mut entry = self.load(leaf.table, Self::index(start, leaf.level));
+        let mut entry = self.load(leaf.first.table, Self::index(edge, leaf.level));
         if leaf.contiguous {
             // The split will give the entry what hardware noted in another member.
-            let count = P::SIZE.contiguous_entries(leaf.level);
-            let first = Self::index(leaf.start, leaf.level);
-            entry = self.gathering(leaf.table, first, count)(entry).apply(entry);
+            entry = self.noted(leaf.first, leaf.level).give(entry);
         }
-        Self::changes(entry, change).then_some(start)
+        Self::changes(entry, change)
     }
 
-    /// The parts into which the edges cut the entry at `start`, to map again as the entry maps
+    /// The parts into which the edges cut the entry at `start`, to map again as the entry `old` maps
     /// them.
-    fn parts(&self, leaf: &Straddled, start: u64, cut: &Cut) -> [Part; 3] {
-        let descriptor = self.load(leaf.table, Self::index(start, leaf.level));
-        let end = start + P::SIZE.entry_bytes(leaf.level);
-        let output = self.geometry.address_of(descriptor, leaf.level);
-        let distance = output.0.wrapping_sub(start);
-        let plan = Plan::of_leaf(
-            &self.geometry,
-            descriptor,
-            leaf.level,
-            distance,
-            Leaves::LARGEST,
-        );
+    fn parts(&self, old: Descriptor, level: Level, start: u64, cut: &Cut) -> [Part; 3] {
+        let end = Self::end_of(start, level);
+        let plan = Plan::of_leaf(&self.geometry, old, level, start, Leaves::LARGEST);
         let (from, to) = (cut.from.clamp(start, end), cut.to.clamp(start, end));
         [(start, from), (from, to), (to, end)].map(|(from, to)| Part { from, to, plan })
     }
 
     fn tables_for(&self, leaf: &Straddled, cut: &Cut) -> usize {
         let mut needed = 0;
-        for start in leaf.cut_entries() {
-            let parts = self.parts(leaf, start, cut);
-            let mut cursor = Cursor::<P, S>::over_parts(&parts, self.geometry);
-            let end = start + P::SIZE.entry_bytes(leaf.level);
-            needed += cursor.tables_in_new(leaf.level.next(), end);
+        for start in leaf.cut {
+            if start != u64::MAX {
+                let old = self.load(leaf.first.table, Self::index(start, leaf.level));
+                let parts = self.parts(old, leaf.level, start, cut);
+                let end = Self::end_of(start, leaf.level);
+                needed += Cursor::<P>::new(&parts).tables_in_new(leaf.level.next(), end);
+            }
         }
         needed
     }
 
     /// Makes tables of the cut entries of one leaf, whose hint is cleared. `None` means that the
     /// allocator broke its promise; every address then still translates as before.
+    #[inline(never)]
     fn split(&mut self, leaf: &Straddled, cut: &Cut) -> Option<()> {
-        for start in leaf.cut_entries() {
+        for start in leaf.cut {
+            if start == u64::MAX {
+                continue;
+            }
             let index = Self::index(start, leaf.level);
-            // Loaded before the parts are, so that no later update by hardware is missed.
-            let old = self.load(leaf.table, index);
-            let parts = self.parts(leaf, start, cut);
-            let mut cursor = Cursor::<P, S>::over_parts(&parts, self.geometry);
-            let end = start + P::SIZE.entry_bytes(leaf.level);
+            let slot = Slot { index, ..leaf.first };
+            // Loaded once, so that no later update by hardware is missed.
+            let old = self.load(slot.table, index);
+            let parts = self.parts(old, leaf.level, start, cut);
             let table = self.environment.allocate(1)?.first;
-            self.build(&mut cursor, table, leaf.level.next(), end)?;
-            self.link_in_place_of(old, leaf.table, index, leaf.level, start, table);
+            let end = Self::end_of(start, leaf.level);
+            self.build(&mut Cursor::new(&parts), table, leaf.level.next(), end)?;
+            self.link_in_place_of(old, slot, leaf.level, start, table);
             if self.liveness == Liveness::Live {
                 cut.made_table::<P>(&mut self.pending, old, leaf.level, start);
             }

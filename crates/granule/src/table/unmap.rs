@@ -42,7 +42,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// ([`set_bbm`](Self::set_bbm)); [`OutOfTables`](TableError::OutOfTables) for that split.
     #[inline(always)]
     pub fn unmap(&mut self, start: S::Input, bytes: u64) -> Result<(), TableError> {
-        if bytes == P::SIZE.bytes() && self.unmap_page(start, EmptyTables::Free) {
+        if self.unmap_near(start, bytes, EmptyTables::Free) {
             return Ok(());
         }
         self.unmap_range(start, bytes, EmptyTables::Free)
@@ -55,7 +55,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// As for [`unmap`](Self::unmap).
     #[inline(always)]
     pub fn unmap_keeping_tables(&mut self, start: S::Input, bytes: u64) -> Result<(), TableError> {
-        if bytes == P::SIZE.bytes() && self.unmap_page(start, EmptyTables::Keep) {
+        if self.unmap_near(start, bytes, EmptyTables::Keep) {
             return Ok(());
         }
         self.unmap_range(start, bytes, EmptyTables::Keep)
@@ -68,21 +68,19 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         bytes: u64,
         empty: EmptyTables,
     ) -> Result<(), TableError> {
-        if bytes == P::SIZE.bytes() {
-            if let Some((offset, slot)) = self.page_of_other_format(start) {
-                if self.unmap_slot(offset, slot, empty) {
-                    return Ok(());
-                }
-            }
-        }
         let (from, to) = self.offsets(start, bytes)?;
         if from == to {
             return Ok(());
         }
         self.split_edges(from, to, CLEAR)?;
-        let level = self.geometry.start_level();
-        for (root, from, to) in self.roots(from, to) {
-            self.unmap_in(root, level, from, to, empty);
+        let free = empty == EmptyTables::Free;
+        let mut at = from;
+        while at < to {
+            let (table, level) = self.table_to_clear(at, to, free);
+            at = self.clear_entries(table, level, at, to, free);
+            if free {
+                self.prune(table, level, (from, at, to));
+            }
         }
         if self.pending.has_unlinked() {
             // TLBs may cache pointers to the unlinked tables for unmapped addresses too, so the
@@ -93,109 +91,127 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         Ok(())
     }
 
-    /// Clears the entries for the offsets from `from` to `to`, which cut no leaf, and unlinks the
-    /// tables that become empty, or keeps them.
-    fn unmap_in(
+    /// The lowest table on the way to `at`, or with `free` the highest one whose entry for `at`
+    /// lies in the range up to `to` as a whole.
+    fn table_to_clear(&self, at: u64, to: u64, free: bool) -> (PhysicalAddress, Level) {
+        let mut table = self.root_of(at);
+        let mut level = self.geometry.start_level();
+        loop {
+            let entry = self.load(table, Self::index(at, level));
+            let whole = free && Self::is_whole(at, level, to);
+            if !entry.is_table(level) || whole {
+                return (table, level);
+            }
+            table = self.output(entry);
+            level = level.next();
+        }
+    }
+
+    /// Clears the entries of one table from the one for `at` on, up to `to` or to a table to look
+    /// into, and returns the offset behind. With `free` tables that lie in the range as a whole are
+    /// unlinked without a look at their entries.
+    fn clear_entries(
         &mut self,
         table: PhysicalAddress,
         level: Level,
-        from: u64,
+        at: u64,
         to: u64,
-        empty: EmptyTables,
-    ) {
+        free: bool,
+    ) -> u64 {
         let how = self.visibility();
         let bytes = P::SIZE.entry_bytes(level);
         if level.is_last() {
-            let first = Self::index(from, level);
-            let count = ((to - from) >> P::SIZE.shift()) as usize;
-            if self.update(table, first, count, CLEAR) > 0 {
-                self.pending.leaves(from, to, level, bytes);
+            let count = Self::whole(at, level, to);
+            let end = Self::behind(at, level, count);
+            if self.update(table, Self::index(at, level), count, CLEAR) > 0 {
+                self.pending.leaves(at, end, level, bytes);
             }
-            return;
+            return end;
         }
-        let mut at = from;
-        while at < to {
-            let next = to.min((at & !(bytes - 1)) + bytes);
+        let end = Self::table_end(at, level, to);
+        let mut at = at;
+        while at < end {
             let index = Self::index(at, level);
             let entry = self.load(table, index);
+            let mut next = Self::end_of(at, level).min(to);
             match entry.kind(&self.geometry, level) {
                 Kind::Invalid => {}
                 Kind::Leaf => {
-                    let run = if self.liveness == Liveness::Private {
-                        let run = self.leaves_end(table, level, at, to);
-                        let count = ((run - at) >> P::SIZE.level_shift(level)) as usize;
-                        self.fill(table, index, count, Descriptor::INVALID, 0, how);
-                        run
-                    } else {
-                        let (first, count) = Self::whole(level, at, to);
-                        let count =
-                            self.update_alike(table, first, count, BitPattern::BLOCK, CLEAR);
-                        at + ((count as u64) << P::SIZE.level_shift(level))
-                    };
-                    self.pending.leaves(at, run, level, bytes);
-                    at = run;
-                    continue;
+                    let count = Self::whole(at, level, to);
+                    let count = self.update_alike(table, index, count, BitPattern::BLOCK, CLEAR);
+                    next = Self::behind(at, level, count);
+                    self.pending.leaves(at, next, level, bytes);
                 }
                 Kind::PresentInvalid => self.store(table, index, Descriptor::INVALID, how),
-                Kind::Table => {
-                    let below = self.geometry.address_of(entry, level);
-                    let free = empty == EmptyTables::Free;
-                    if free && next - at == bytes {
-                        self.store(table, index, Descriptor::INVALID, how);
-                        self.unlink_all(below, level.next(), at, bytes);
-                    } else {
-                        self.unmap_in(below, level.next(), at, next, empty);
-                        if free && self.is_empty(below, level.next(), at, next) {
-                            self.store(table, index, Descriptor::INVALID, how);
-                            self.chain(below, bytes);
-                        }
-                    }
+                Kind::Table if free && Self::is_whole(at, level, to) => {
+                    self.store(table, index, Descriptor::INVALID, how);
+                    self.unlink_all(self.output(entry), level.next(), at);
                 }
+                Kind::Table => break,
             }
             at = next;
         }
+        at
     }
 
-    /// Adds an unlinked table, and all tables below it, to the chain. Their leaves stay as they
-    /// are, because no walk reaches them after the invalidation.
-    fn unlink_all(&mut self, table: PhysicalAddress, level: Level, offset: u64, span: u64) {
-        let bytes = P::SIZE.entry_bytes(level);
-        if level.is_last() {
-            self.pending.leaves(offset, offset + span, level, bytes);
-        } else {
-            let mut at = offset;
-            while at < offset + span {
-                let entry = self.load(table, Self::index(at, level));
-                let mut next = at + bytes;
-                match entry.kind(&self.geometry, level) {
-                    Kind::Table => {
-                        let below = self.geometry.address_of(entry, level);
-                        self.unlink_all(below, level.next(), at, bytes);
-                    }
-                    Kind::Leaf => {
-                        next = self.leaves_end(table, level, at, offset + span);
-                        self.pending.leaves(at, next, level, bytes);
-                    }
-                    Kind::Invalid | Kind::PresentInvalid => {}
-                }
-                at = next;
+    /// Unlinks the table whose entries up to `at` were cleared, if the whole range is done with it
+    /// and it is empty, and then the table above it.
+    fn prune(&mut self, table: PhysicalAddress, level: Level, range: (u64, u64, u64)) {
+        let (from, at, to) = range;
+        let (mut table, mut level) = (table, level);
+        while level > self.geometry.start_level() {
+            let last = at - 1;
+            let bytes = P::SIZE.entry_bytes(level) << P::SIZE.index_bits();
+            let start = last & !(bytes - 1);
+            let is_done = at == to || at == start + bytes;
+            let first = Self::index(from.max(start), level);
+            if !is_done || !self.is_empty(table, first, Self::index(last, level)) {
+                return;
             }
+            let above = self.link_of(last, level);
+            self.store(above.table, above.index, Descriptor::INVALID, self.visibility());
+            self.unlink(table, bytes);
+            (table, level) = (above.table, level.above());
         }
-        self.chain(table, span);
     }
 
-    /// Whether `table` has no entry left, after those for the offsets from `from` to `to` changed.
-    fn is_empty(&self, table: PhysicalAddress, level: Level, from: u64, to: u64) -> bool {
-        let (first, last) = (Self::index(from, level), Self::index(to - 1, level));
-        !self.has_neighbour(table, first, last)
-            && self.find_mapped(table, 0, P::SIZE.entries()).is_none()
+    /// Unlinks a table, and all tables below it. Their leaves stay as they are, because no walk
+    /// reaches them after the invalidation. Of tables that no CPU walks, those of pages are not even
+    /// looked at.
+    fn unlink_all(&mut self, table: PhysicalAddress, level: Level, offset: u64) {
+        let live = self.liveness == Liveness::Live;
+        let bytes = P::SIZE.entry_bytes(level);
+        let span = bytes << P::SIZE.index_bits();
+        let end = offset + span;
+        let mut at = offset;
+        if level.is_last() && live {
+            self.pending.leaves(offset, end, level, bytes);
+        }
+        while !level.is_last() && at < end {
+            let index = Self::index(at, level);
+            let entry = self.load(table, index);
+            let next = Self::end_of(at, level);
+            if entry.is_table(level) {
+                let below = self.output(entry);
+                if !live && level.next().is_last() {
+                    self.unlink(below, bytes);
+                } else {
+                    self.unlink_all(below, level.next(), at);
+                }
+            } else if live && entry.is_valid() {
+                self.pending.leaves(at, next, level, bytes);
+            }
+            at = next;
+        }
+        self.unlink(table, span);
     }
 
-    /// Whether the entry before `first` or the one after `last` is not empty. Neighbours usually
-    /// belong together, so these two spare most scans of a whole table.
-    #[inline(always)]
-    pub(super) fn has_neighbour(&self, table: PhysicalAddress, first: usize, last: usize) -> bool {
+    /// Whether `table` has no entry left, after those from `first` to `last` changed.
+    fn is_empty(&self, table: PhysicalAddress, first: usize, last: usize) -> bool {
+        // Neighbours usually belong together, so these two spare most searches of a whole table.
         let mapped = |index| self.load(table, index).0 & BitChange::LEAVES != 0;
-        (last + 1 < P::SIZE.entries() && mapped(last + 1)) || (first > 0 && mapped(first - 1))
+        let has_neighbour = (last + 1 < P::SIZE.entries() && mapped(last + 1))
+            || (first > 0 && mapped(first - 1));
+        !has_neighbour && self.find_mapped(table, 0, P::SIZE.entries()).is_none()
     }
 }

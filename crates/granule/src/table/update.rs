@@ -61,55 +61,63 @@ fn change_all(chunk: &mut [[u64; LINE]], pattern: BitPattern, change: BitChange)
     true
 }
 
-/// [`TableMemory::update`] for private entries. One copy serves all page sizes.
-#[inline(never)]
-pub(super) fn update_private(entries: &mut [u64], change: BitChange) -> usize {
-    // If all entries of a chunk share one of the `of` bits, none of them needs its own test; in
-    // most tables all entries are valid.
-    let shared = if change.of & Descriptor::VALID != 0 {
-        Descriptor::VALID
-    } else {
-        Descriptor::PRESENT_INVALID
-    };
-    let pattern = BitPattern {
-        mask: shared,
-        value: shared,
-    };
-    let (lines, rest) = as_chunks_mut::<_, LINE>(entries);
-    let mut changed = 0;
-    for chunk in lines.chunks_mut(LINES) {
-        if change_all(chunk, pattern, change) {
-            changed += chunk.len() * LINE;
-        } else {
-            changed += update_some(chunk.as_flattened_mut(), change);
-        }
-    }
-    changed + update_some(rest, change)
+/// The entries that a pass changes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Of {
+    /// All that the change concerns ([`TableMemory::update`]).
+    Concerned,
+    /// Those before the first one that does not match the pattern ([`TableMemory::update_alike`]).
+    Alike(BitPattern),
 }
 
-/// [`TableMemory::update_alike`] for private entries.
+impl Of {
+    /// A pattern of entries that all change: if all entries of a chunk match, none of them needs a
+    /// test of its own.
+    const fn pattern(self, change: BitChange) -> BitPattern {
+        match self {
+            Self::Alike(pattern) => pattern,
+            // In most tables all entries are valid.
+            Self::Concerned if change.of & Descriptor::VALID != 0 => ones(Descriptor::VALID),
+            Self::Concerned => ones(Descriptor::PRESENT_INVALID),
+        }
+    }
+
+    /// Whether an entry changes.
+    #[inline(always)]
+    const fn has(self, entry: Descriptor, change: BitChange) -> bool {
+        match self {
+            Self::Alike(pattern) => pattern.matches(entry),
+            Self::Concerned => change.concerns(entry),
+        }
+    }
+}
+
+const fn ones(mask: u64) -> BitPattern {
+    BitPattern { mask, value: mask }
+}
+
+/// Changes private entries, and returns the number of changed ones. One copy serves all page sizes.
 #[inline(never)]
-pub(super) fn update_alike_private(
-    entries: &mut [u64],
-    pattern: BitPattern,
-    change: BitChange,
-) -> usize {
-    let (lines, _) = as_chunks_mut::<_, LINE>(entries);
-    let mut done = 0;
-    for chunk in lines.chunks_mut(LINES) {
-        if !change_all(chunk, pattern, change) {
-            break;
+pub(super) fn update_private(entries: &mut [u64], of: Of, change: BitChange) -> usize {
+    let pattern = of.pattern(change);
+    let mut changed = 0;
+    for chunk in entries.chunks_mut(LINES * LINE) {
+        let (lines, rest) = as_chunks_mut::<_, LINE>(chunk);
+        if rest.is_empty() && change_all(lines, pattern, change) {
+            changed += lines.len() * LINE;
+            continue;
         }
-        done += chunk.len() * LINE;
-    }
-    for entry in entries.iter_mut().skip(done) {
-        if !pattern.matches(Descriptor(*entry)) {
-            break;
+        for entry in chunk {
+            let old = Descriptor(*entry);
+            if of.has(old, change) {
+                *entry = change.apply(old).0;
+                changed += 1;
+            } else if of != Of::Concerned {
+                return changed;
+            }
         }
-        *entry = change.apply(Descriptor(*entry)).0;
-        done += 1;
     }
-    done
+    changed
 }
 
 /// The entries of a live table that change together: on arm64 as many as fit in registers.
@@ -160,79 +168,70 @@ fn change_all_live(
     true
 }
 
-/// [`TableMemory::update`] for entries that walkers may read at any time.
+/// Changes entries that walkers may read at any time, and returns the number of changed ones.
 #[inline(never)]
-pub(super) fn update_live(entries: &[AtomicU64], change: BitChange, order: Ordering) -> usize {
-    let settled = settled(change);
-    let (chunks, rest) = as_chunks::<_, LIVE_CHUNK>(entries);
-    let mut changed = 0;
-    for chunk in chunks {
-        if change_all_live(chunk, settled, change, order) {
-            changed += LIVE_CHUNK;
-        } else {
-            changed += update_some_live(chunk, change, order);
-        }
-    }
-    changed + update_some_live(rest, change, order)
-}
-
-/// [`TableMemory::update_alike`] for entries that walkers may read at any time.
-#[inline(never)]
-pub(super) fn update_alike_live(
+pub(super) fn update_live(
     entries: &[AtomicU64],
-    pattern: BitPattern,
+    of: Of,
     change: BitChange,
     order: Ordering,
 ) -> usize {
-    let settled = settled(change);
+    let (pattern, settled) = (of.pattern(change), settled(change));
     let both = BitPattern {
         mask: pattern.mask | settled.mask,
         value: pattern.value | settled.value,
     };
-    let (chunks, _) = as_chunks::<_, LIVE_CHUNK>(entries);
+    let mut changed = 0;
+    for chunk in entries.chunks(LIVE_CHUNK) {
+        if let ([whole], _) = as_chunks::<_, LIVE_CHUNK>(chunk) {
+            if change_all_live(whole, both, change, order) {
+                changed += LIVE_CHUNK;
+                continue;
+            }
+        }
+        for entry in chunk {
+            let old = Descriptor(entry.load(Ordering::Relaxed));
+            if of.has(old, change) {
+                change_live(entry, old, change, order);
+                changed += 1;
+            } else if of != Of::Concerned {
+                return changed;
+            }
+        }
+    }
+    changed
+}
+
+/// The distance to the first of private entries that does not match a pattern.
+#[inline(never)]
+pub(super) fn find_private(entries: &[u64], pattern: BitPattern) -> Option<usize> {
+    find_unlike(entries, |entry| *entry, pattern)
+}
+
+/// As [`find_private`], for entries that walkers may read at any time.
+#[inline(never)]
+pub(super) fn find_live(entries: &[AtomicU64], pattern: BitPattern) -> Option<usize> {
+    find_unlike(entries, |entry| entry.load(Ordering::Relaxed), pattern)
+}
+
+/// The entries that one round of [`find_unlike`] reads: enough to be fast on long runs, few enough
+/// to be cheap where the first entry already differs.
+const SCANNED: usize = 16;
+
+#[inline(always)]
+fn find_unlike<T>(entries: &[T], load: impl Fn(&T) -> u64, pattern: BitPattern) -> Option<usize> {
     let mut done = 0;
-    for chunk in chunks {
-        if !change_all_live(chunk, both, change, order) {
-            break;
+    for chunk in entries.chunks(SCANNED) {
+        let whole = as_chunks::<_, SCANNED>(chunk).0.first();
+        if !whole.is_some_and(|whole| pattern.matches_all(whole.iter().map(&load))) {
+            let unlike = |entry| !pattern.matches(Descriptor(load(entry)));
+            if let Some(index) = chunk.iter().position(unlike) {
+                return Some(done + index);
+            }
         }
-        done += LIVE_CHUNK;
+        done += chunk.len();
     }
-    for entry in entries.iter().skip(done) {
-        let old = Descriptor(entry.load(Ordering::Relaxed));
-        if !pattern.matches(old) {
-            break;
-        }
-        change_live(entry, old, change, order);
-        done += 1;
-    }
-    done
-}
-
-/// Applies `change` to the private entries that it concerns, and returns their number.
-fn update_some(entries: &mut [u64], change: BitChange) -> usize {
-    let mut changed = 0;
-    for entry in entries {
-        let old = Descriptor(*entry);
-        if change.concerns(old) {
-            *entry = change.apply(old).0;
-            changed += 1;
-        }
-    }
-    changed
-}
-
-/// As [`update_some`], for entries that walkers may read at any time.
-fn update_some_live(entries: &[AtomicU64], change: BitChange, order: Ordering) -> usize {
-    let mut changed = 0;
-    for entry in entries {
-        let old = Descriptor(entry.load(Ordering::Relaxed));
-        if !change.concerns(old) {
-            continue;
-        }
-        change_live(entry, old, change, order);
-        changed += 1;
-    }
-    changed
+    None
 }
 
 /// Changes one entry of a live table, which was loaded as `old`.

@@ -176,8 +176,8 @@ impl<R: Fn(PhysicalAddress, usize) -> Option<Descriptor>, S: Stage> TableView<R,
         };
         let source = Untrusted::new(self);
         let found = visit::walk(&source, self.root, offset);
-        let found = found.map_err(|left_out| self.unread(&left_out))?;
-        Ok(visit::mapping(&source, &found, offset))
+        let (level, entry) = found.map_err(|left_out| self.unread(&left_out))?;
+        Ok(visit::mapping(&source, level, entry, offset))
     }
 
     /// Calls `visit` for each entry that translates a part of the range, and for each table that is

@@ -75,14 +75,6 @@ impl Visit {
     pub const EVERYTHING: ControlFlow<Infallible, Self> = ControlFlow::Continue(Self::Descend);
 }
 
-/// The last entry of a walk to one offset.
-pub(super) struct Found {
-    pub table: PhysicalAddress,
-    pub level: Level,
-    pub descriptor: Descriptor,
-    pub kind: Kind,
-}
-
 /// A table that a walk left out, the offset from which on, and the reason.
 pub(super) struct LeftOut<W> {
     pub table: PhysicalAddress,
@@ -175,7 +167,7 @@ pub(super) fn walk<S: Source>(
     source: &S,
     root: PhysicalAddress,
     offset: u64,
-) -> Result<Found, LeftOut<S::Why>> {
+) -> Result<(Level, Descriptor), LeftOut<S::Why>> {
     let geometry = source.geometry();
     let mut table = root_of::<S::Stage>(geometry, source.page_size(), root, offset);
     let mut level = geometry.start_level();
@@ -187,41 +179,36 @@ pub(super) fn walk<S: Source>(
             offset,
             why,
         })?;
-        let kind = descriptor.kind(geometry, level);
-        if kind != Kind::Table {
-            return Ok(Found {
-                table,
-                level,
-                descriptor,
-                kind,
-            });
+        if !descriptor.is_table(level) {
+            return Ok((level, descriptor));
         }
         table = geometry.address_of(descriptor, level);
         level = level.next();
     }
 }
 
-/// The mapping of `offset` by the entry that a walk to it found.
+/// The mapping of `offset` by the entry that a walk to it found in a table of `level`.
 #[inline(always)]
 pub(super) fn mapping<S: Source>(
     source: &S,
-    found: &Found,
+    level: Level,
+    entry: Descriptor,
     offset: u64,
 ) -> Option<MappingOf<S::Stage>> {
-    if found.kind != Kind::Leaf {
+    let geometry = source.geometry();
+    if entry.kind(geometry, level) != Kind::Leaf {
         return None;
     }
-    let geometry = source.geometry();
-    let bytes = source.page_size().entry_bytes(found.level);
+    let bytes = source.page_size().entry_bytes(level);
     let start = offset & !(bytes - 1);
-    let first = geometry.address_of(found.descriptor, found.level);
+    let first = geometry.address_of(entry, level);
     Some(Mapping {
         output: first.wrapping_add(offset - start),
         start: S::Stage::input(geometry.base().wrapping_add(start)),
         bytes,
-        level: found.level,
-        contiguous: found.descriptor.is_contiguous(),
-        attributes: S::Stage::decode(found.descriptor, geometry),
+        level,
+        contiguous: entry.is_contiguous(),
+        attributes: S::Stage::decode(entry, geometry),
     })
 }
 

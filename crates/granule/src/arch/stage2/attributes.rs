@@ -37,6 +37,7 @@ pub enum Stage2Memory {
 impl Stage2Memory {
     /// The value of MemAttr, descriptor bits 5:2. `forced` says whether HCR_EL2.FWB is set.
     #[must_use]
+    #[inline]
     pub const fn encode(self, forced: bool) -> u8 {
         match self {
             Self::Normal if forced => 0b0110,
@@ -52,6 +53,7 @@ impl Stage2Memory {
 
     /// The type that `bits` of MemAttr encode: the inverse of [`encode`](Self::encode).
     #[must_use]
+    #[inline]
     pub const fn decode(bits: u8, forced: bool) -> Self {
         // Under FEAT_S2FWB bit 3 of MemAttr is RES0.
         match (bits & if forced { 0b0111 } else { 0b1111 }, forced) {
@@ -85,6 +87,7 @@ pub enum Execute {
 impl Execute {
     /// The descriptor bits. `by_privilege` says whether the CPU has FEAT_XNX.
     #[must_use]
+    #[inline]
     pub const fn encode(self, by_privilege: bool) -> u64 {
         let bits = match (self, by_privilege) {
             (Self::Any, _) => 0b00,
@@ -97,6 +100,7 @@ impl Execute {
 
     /// The privileges that a descriptor allows to execute.
     #[must_use]
+    #[inline]
     pub const fn decode(descriptor: Descriptor, by_privilege: bool) -> Self {
         match (descriptor.0 >> 53 & 0b11, by_privilege) {
             (0b00, _) | (0b01, false) => Self::Any,
@@ -157,6 +161,7 @@ impl Stage2Permissions {
 
     /// These permissions as descriptor bits. `by_privilege` says whether the CPU has FEAT_XNX.
     #[must_use]
+    #[inline]
     pub const fn encode(self, by_privilege: bool) -> u64 {
         let mut bits = self.execute.encode(by_privilege) | ((self.software & 0b1111) as u64) << 55;
         if self.readable {
@@ -173,6 +178,7 @@ impl Stage2Permissions {
 
     /// The permissions of a leaf descriptor of stage 2.
     #[must_use]
+    #[inline]
     pub const fn decode(descriptor: Descriptor, by_privilege: bool) -> Self {
         let bits = descriptor.0;
         Self {
@@ -205,6 +211,7 @@ pub struct Stage2Attributes {
 impl Stage2Attributes {
     /// Normal, inner shareable, accessed memory: a guest's RAM.
     #[must_use]
+    #[inline]
     pub const fn normal(permissions: Stage2Permissions) -> Self {
         Self {
             memory: Stage2Memory::Normal,
@@ -216,6 +223,7 @@ impl Stage2Attributes {
 
     /// Registers of a device that the guest uses directly.
     #[must_use]
+    #[inline]
     pub const fn device() -> Self {
         Self {
             memory: Stage2Memory::Device,
@@ -236,17 +244,20 @@ impl Stage2Attributes {
     /// These attributes as bits of a leaf descriptor of `geometry`, without the address, the
     /// contiguous bit and the two low bits.
     #[must_use]
+    #[inline]
     pub const fn encode(&self, geometry: &Stage2Geometry) -> u64 {
         self.encode_in(geometry.shape())
     }
 
     /// The attributes of a leaf descriptor of `geometry`.
     #[must_use]
+    #[inline]
     pub const fn decode(descriptor: Descriptor, geometry: &Stage2Geometry) -> Self {
         Self::decode_in(descriptor, geometry.shape())
     }
 
     /// As [`encode`](Self::encode), for the shape of a [`Stage2Geometry`].
+    #[inline]
     pub(crate) const fn encode_in(&self, shape: &Geometry) -> u64 {
         let memory = self.memory.encode(shape.forced_write_back()) as u64;
         let mut bits = self.permissions.encode(shape.execute_by_privilege()) | memory << 2;
@@ -261,6 +272,7 @@ impl Stage2Attributes {
     }
 
     /// As [`decode`](Self::decode), for the shape of a [`Stage2Geometry`].
+    #[inline]
     pub(crate) const fn decode_in(descriptor: Descriptor, shape: &Geometry) -> Self {
         let bits = descriptor.0;
         let memory = (bits >> 2 & 0b1111) as u8;

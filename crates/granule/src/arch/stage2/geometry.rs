@@ -103,6 +103,7 @@ impl Stage2Geometry {
     /// tables at `level` must resolve at least one of these bits, and 16 tables must resolve all
     /// that the lower levels leave. `cpu` must also have the features and the physical address size
     /// that a start at that level requires.
+    #[inline]
     pub fn with_start_level(self, cpu: &CpuFeatures, level: Level) -> Result<Self, GeometryError> {
         let shape = self.0;
         let size = shape.page_size();
@@ -129,6 +130,7 @@ impl Stage2Geometry {
 
     /// The bits of input address that up to 16 root tables at `level` and all tables below them
     /// resolve, if at least one bit is the root's.
+    #[inline]
     pub(super) const fn resolved(size: PageSize, level: Level) -> RangeInclusive<u32> {
         let least = size.level_shift(level) + 1;
         RangeInclusive::new(
@@ -138,6 +140,7 @@ impl Stage2Geometry {
     }
 
     /// The type of a shape of stage 2, which the caller checked.
+    #[inline]
     pub(super) const fn of(shape: Geometry) -> Self {
         Self(shape)
     }
@@ -145,42 +148,49 @@ impl Stage2Geometry {
     /// The shape without its type: for [`Descriptor`](crate::arch::Descriptor) and other code that
     /// both stages share. Its regime is [`Regime::Stage2`](crate::arch::Regime::Stage2).
     #[must_use]
+    #[inline]
     pub const fn shape(&self) -> &Geometry {
         &self.0
     }
 
     /// The page size.
     #[must_use]
+    #[inline]
     pub const fn page_size(&self) -> PageSize {
         self.0.page_size()
     }
 
     /// The bits of intermediate physical address.
     #[must_use]
+    #[inline]
     pub const fn ipa_bits(&self) -> u32 {
         self.0.va_bits()
     }
 
     /// The number of concatenated root tables, 1 to 16. They follow each other in memory.
     #[must_use]
+    #[inline]
     pub const fn root_tables(&self) -> usize {
         self.0.root_tables()
     }
 
     /// The bytes of all root tables together, to which the first of them must be aligned.
     #[must_use]
+    #[inline]
     pub const fn root_bytes(&self) -> u64 {
         self.0.root_tables() as u64 * self.0.page_size().bytes()
     }
 
     /// Whether descriptors have the memory types of FEAT_S2FWB.
     #[must_use]
+    #[inline]
     pub const fn forced_write_back(&self) -> bool {
         self.0.forced_write_back()
     }
 
     /// Whether descriptors have the execute permissions of FEAT_XNX.
     #[must_use]
+    #[inline]
     pub const fn execute_by_privilege(&self) -> bool {
         self.0.execute_by_privilege()
     }
@@ -188,6 +198,7 @@ impl Stage2Geometry {
     /// The bits that HCR_EL2 must have while a guest uses tables of this geometry. Without
     /// HCR_EL2.FWB, descriptors made for FEAT_S2FWB have other memory types.
     #[must_use]
+    #[inline]
     pub const fn hcr(&self) -> u64 {
         if self.0.forced_write_back() {
             Self::HCR_VM | Self::HCR_FWB
@@ -198,6 +209,7 @@ impl Stage2Geometry {
 }
 
 impl From<Stage2Geometry> for Geometry {
+    #[inline]
     fn from(geometry: Stage2Geometry) -> Self {
         geometry.0
     }

@@ -57,11 +57,13 @@ impl Vtcr {
     }
 
     /// TG0.
+    #[inline]
     fn page_size(self) -> Result<PageSize, GeometryError> {
         page_size_of("VTCR_EL2", self.0 >> 14)
     }
 
     /// SL0 and SL2.
+    #[inline]
     fn start_level(self, size: PageSize) -> Result<Level, GeometryError> {
         let (sl0, sl2) = (self.0 >> 6 & 0b11, self.0 & Self::SL2 != 0);
         if sl2 {
@@ -81,6 +83,7 @@ impl Vtcr {
         }
     }
 
+    #[inline]
     const fn reserved(field: &'static str, value: u64) -> GeometryError {
         GeometryError::Register {
             register: "VTCR_EL2",
@@ -91,6 +94,7 @@ impl Vtcr {
 }
 
 /// SL0 and SL2. The encoding of SL0 differs between 4K and the other page sizes.
+#[inline]
 const fn start_level(size: PageSize, level: Level) -> u64 {
     let sl0 = match (size, level) {
         (PageSize::K4, Level::Minus1) => return Vtcr::SL2,
@@ -135,6 +139,7 @@ impl Stage2Geometry {
 
     /// The first root table that a value of VTTBR_EL2 names, with tables of this shape.
     #[must_use]
+    #[inline]
     pub const fn root_in(&self, vttbr: u64) -> PhysicalAddress {
         self.shape().root_in(vttbr)
     }
@@ -147,6 +152,7 @@ pub struct Vttbr(u64);
 impl Vttbr {
     /// The value for the register.
     #[must_use]
+    #[inline]
     pub const fn bits(self) -> u64 {
         self.0
     }
@@ -179,6 +185,7 @@ impl Vttbr {
     }
 
     /// As [`from_root`](Self::from_root), for the shape of a [`Stage2Geometry`] and a live tree.
+    #[inline]
     pub(crate) const fn of_shape(shape: &Geometry, root: PhysicalAddress, vmid: u16) -> Self {
         Self(base_address(shape.format(), root) | (vmid as u64) << 48)
     }
