@@ -565,6 +565,12 @@ impl Geometry {
         (address.0 & in_place) | ((address.0 >> distance) & moved)
     }
 
+    /// The address bits of a table descriptor that are in place, and those that are moved.
+    #[inline(always)]
+    pub(crate) const fn table_bits(&self) -> (u64, u64) {
+        (self.address.in_place, self.address.moved)
+    }
+
     /// The address in a descriptor of this format, without the bits below `low`: the inverse of
     /// [`address_bits`](Self::address_bits).
     #[inline(always)]

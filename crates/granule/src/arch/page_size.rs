@@ -95,6 +95,12 @@ impl PageSize {
         ((offset >> self.level_shift(level)) as usize) & (self.entries() - 1)
     }
 
+    /// Whether a walk may start at level -1: with 4K pages and 52 bits of input address.
+    #[inline]
+    pub(crate) const fn has_minus1(self) -> bool {
+        matches!(self, Self::K4)
+    }
+
     /// The number of entries of `level` in a contiguous group; 1 where the hint is reserved (4K
     /// level 0, 16K level 1 and 64K level 1).
     #[must_use]
@@ -254,6 +260,18 @@ impl Level {
             Self::L1 => Self::L0,
             Self::L2 => Self::L1,
             Self::L3 => Self::L2,
+        }
+    }
+
+    /// The level with this place in [`ALL`](Self::ALL); level 3 behind its end.
+    #[inline]
+    pub(crate) const fn from_place(place: u32) -> Self {
+        match place {
+            0 => Self::Minus1,
+            1 => Self::L0,
+            2 => Self::L1,
+            3 => Self::L2,
+            _ => Self::L3,
         }
     }
 

@@ -338,6 +338,48 @@ impl<'a> ByAddress<'a> {
     }
 }
 
+impl ByAddress<'_> {
+    /// The longest operation by range from `at` on that covers no more than this number of granules,
+    /// and the granules that it covers: an even number.
+    #[inline(always)]
+    fn range(&self, geometry: &Geometry, at: u64, granules: u64) -> Option<(TlbiOp, u64)> {
+        // With TCR.DS the base of a range operation counts in 64 KiB for every granule.
+        let base_shift = if geometry.lpa2() {
+            PageSize::K64.shift()
+        } else {
+            self.size.shift()
+        };
+        if at & ((1 << base_shift) - 1) != 0 || granules < 2 {
+            return None;
+        }
+        // A level hint is UNPREDICTABLE if the base is not aligned to an entry of that level.
+        let hint = match self.level {
+            Some(level) if at.trailing_zeros() >= self.size.level_shift(level) => {
+                level.number().max(0) as u64
+            }
+            _ => 0,
+        };
+        let mut scale = 3;
+        while granules >> (5 * scale + 1) == 0 {
+            scale -= 1;
+        }
+        // NUM + 1 is at most 32; only the highest scale can reach that.
+        let num = (granules >> (5 * scale + 1)).min(32) - 1;
+        let operand = (at >> base_shift) & ((1 << 37) - 1)
+            | hint << 37
+            | num << 39
+            | u64::from(scale) << 44
+            | granule_code(self.size) << 46
+            | u64::from(self.what.asid.unwrap_or(0)) << 48;
+        let op = TlbiOp::Range {
+            operand,
+            scope: self.what.scope,
+            all_asids: self.what.asid.is_none(),
+        };
+        Some((op, range_granules(num, scale)))
+    }
+}
+
 /// The operation that is all that `what` needs, if one entry translates the whole range: the usual
 /// case, and cheap if the compiler knows the range's size.
 #[inline(always)]
@@ -370,75 +412,29 @@ pub fn plan(
         return;
     }
     let by_address = ByAddress::new(what, geometry, can);
-    let ByAddress { size, level, .. } = by_address;
-    let stride = what.stride.max(size.bytes());
-    let all_asids = what.asid.is_none();
-    let asid = what.asid.unwrap_or(0);
-    let single = |address| by_address.at(address);
-    let mut at = what.start.0;
-    let end = what.start.0.wrapping_add(what.bytes);
+    let page = geometry.page_size().bytes();
+    let stride = what.stride.max(page);
+    let start = what.start.0;
+    let before = start & (stride - 1);
     // One operation for each entry; the first and last entries may extend beyond the range.
-    let before = at & (stride - 1);
-    let singles = (before + what.bytes).div_ceil(stride);
-    if singles <= if can.range { 1 } else { MOST_SINGLE } {
-        at -= before;
-        for _ in 0..singles {
-            issue(single(at));
-            at = at.wrapping_add(stride);
-        }
-        return;
-    }
-    let longest = range_granules(31, 3) << size.shift();
-    if !can.range || what.bytes > longest {
+    let singles = (before + what.bytes + stride - 1) >> stride.trailing_zeros();
+    let by_range = can.range && singles > 1;
+    let longest = range_granules(31, 3) * page;
+    if (by_range && what.bytes > longest) || (!by_range && singles > MOST_SINGLE) {
         issue(TlbiOp::all_of(what.asid));
         return;
     }
-    // With TCR.DS the base of a range operation counts in 64 KiB for every granule.
-    let base_shift = if geometry.lpa2() {
-        PageSize::K64.shift()
+    let (mut at, step, mut left) = if by_range {
+        (start, page, what.bytes >> page.trailing_zeros())
     } else {
-        size.shift()
+        (start - before, stride, singles)
     };
-    while at & ((1 << base_shift) - 1) != 0 && at != end {
-        issue(single(at));
-        at = at.wrapping_add(size.bytes());
-    }
-    // A level hint is UNPREDICTABLE if the base is not aligned to an entry of that level.
-    let hint_at = |at: u64| match level {
-        Some(level) if at.trailing_zeros() >= size.level_shift(level) && level.number() > 0 => {
-            level.number() as u64
-        }
-        _ => 0,
-    };
-    let mut scale = 3;
-    loop {
-        let granules = end.wrapping_sub(at) >> size.shift();
-        // NUM + 1 is at most 32; only the highest scale can reach that.
-        let num = (granules >> (5 * scale + 1)).min(32);
-        if num > 0 {
-            let base = (at >> base_shift) & ((1 << 37) - 1);
-            let operand = base
-                | hint_at(at) << 37
-                | (num - 1) << 39
-                | (scale as u64) << 44
-                | granule_code(size) << 46
-                | (asid as u64) << 48;
-            issue(TlbiOp::Range {
-                operand,
-                scope: what.scope,
-                all_asids,
-            });
-            at = at.wrapping_add(range_granules(num - 1, scale) << size.shift());
-        }
-        if scale == 0 {
-            break;
-        }
-        scale -= 1;
-    }
-    // A range operation covers an even number of granules, so one may be left.
-    while at != end {
-        issue(single(at));
-        at = at.wrapping_add(size.bytes());
+    while left > 0 {
+        let range = by_address.range(geometry, at, left).filter(|_| by_range);
+        let (op, done) = range.unwrap_or_else(|| (by_address.at(at), 1));
+        issue(op);
+        at = at.wrapping_add(done * step);
+        left -= done;
     }
 }
 

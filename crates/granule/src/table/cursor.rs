@@ -6,7 +6,7 @@
 use super::near::Few;
 use super::piece::Leaves;
 use super::stage::{Stage, Stage1};
-use super::unmap::EmptyTables;
+use super::unmap::{CLEAR, EmptyTables};
 use super::walk::Slot;
 use super::{Holes, PageTables, TableEnvironment, TableError};
 use crate::arch::PhysicalAddress;
@@ -82,8 +82,10 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageCursor<'_, P, E, S> {
         attributes: S::Attributes,
     ) -> Result<(), TableError> {
         let bits = S::encode(&attributes, &self.tables.geometry);
-        let few = self.find();
-        if !few.is_some_and(|few| self.tables.map_few(few, output, bits, Leaves::PAGES)) {
+        let aligned = output.0 & (P::SIZE.bytes() - 1) == 0;
+        let few = self.find().filter(|_| aligned);
+        let bytes = P::SIZE.bytes();
+        if !few.is_some_and(|few| self.tables.map_few(few, output, bytes, bits, Level::L3)) {
             self.known = 0;
             let (start, bytes) = (self.address(), P::SIZE.bytes());
             self.tables.map_range(start, output, bytes, bits, Leaves::PAGES)?;
@@ -101,7 +103,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageCursor<'_, P, E, S> {
     pub fn protect(&mut self, change: S::PermissionChange, holes: Holes) -> Result<(), TableError> {
         let bits = S::bits(change, &self.tables.geometry);
         let few = self.find();
-        if !few.is_some_and(|few| self.tables.change_few(few, bits)) {
+        if !few.is_some_and(|few| self.tables.change_few(few, bits, EmptyTables::Keep)) {
             self.known = 0;
             let (start, bytes) = (self.address(), P::SIZE.bytes());
             self.tables.change(start, bytes, bits, holes)?;
@@ -119,7 +121,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageCursor<'_, P, E, S> {
     #[inline]
     pub fn unmap(&mut self, empty: EmptyTables) -> Result<(), TableError> {
         let few = self.find();
-        if !few.is_some_and(|few| self.tables.unmap_few(few, empty)) {
+        if !few.is_some_and(|few| self.tables.change_few(few, CLEAR, empty)) {
             self.known = 0;
             let start = self.address();
             self.tables.unmap_range(start, P::SIZE.bytes(), empty)?;
@@ -169,6 +171,6 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageCursor<'_, P, E, S> {
             table: self.table,
             index,
         };
-        Some(Few::page::<P>(slot, self.at))
+        Some(Few::page(slot, self.at))
     }
 }

@@ -88,16 +88,9 @@ unsafe impl<R: PhysToVirt> TableMemory for DirectMapped<R> {
         pattern: BitPattern,
         visibility: Visibility,
     ) -> Option<usize> {
-        let start = self.entry(table, first);
-        if visibility == Visibility::Private {
-            // SAFETY: the caller promises that the entries are inside a reached table, which
-            // nothing else writes.
-            let entries = unsafe { core::slice::from_raw_parts(start, count) };
-            return find_private(entries, pattern);
-        }
-        // SAFETY: as above; atomics may be shared with other writers.
-        let entries = unsafe { core::slice::from_raw_parts(start.cast::<AtomicU64>(), count) };
-        find_live(entries, pattern)
+        // SAFETY: the caller promises that the entries are inside a reached table, and that nothing
+        // else writes private ones.
+        unsafe { find(self.entry(table, first), count, pattern, visibility) }
     }
 
     #[inline(always)]
@@ -153,20 +146,9 @@ unsafe impl<R: PhysToVirt> TableMemory for DirectMapped<R> {
         step: u64,
         visibility: Visibility,
     ) {
-        let start = self.entry(table, first);
         // SAFETY: as for `store`, for each of the `count` entries; private ones are read and
         // written by no other code, as the caller promises with `Visibility::Private`.
-        unsafe {
-            match visibility {
-                Visibility::Private => fill_private(start, count, descriptor.0, step),
-                Visibility::Live | Visibility::Exchange => {
-                    fill_live(start, count, descriptor.0, step, Ordering::Relaxed);
-                }
-                Visibility::Publish => {
-                    fill_live(start, count, descriptor.0, step, Ordering::Release)
-                }
-            }
-        }
+        unsafe { fill(self.entry(table, first), count, descriptor.0, step, visibility) }
     }
 
     #[inline(always)]
@@ -179,19 +161,8 @@ unsafe impl<R: PhysToVirt> TableMemory for DirectMapped<R> {
         visibility: Visibility,
     ) -> usize {
         let start = self.entry(table, first);
-        let order = match visibility {
-            Visibility::Private => {
-                // SAFETY: the caller promises that the entries are inside a reached table, which no
-                // other code reads or writes.
-                let entries = unsafe { core::slice::from_raw_parts_mut(start, count) };
-                return update_private(entries, Of::Concerned, change);
-            }
-            Visibility::Live | Visibility::Exchange => Ordering::Relaxed,
-            Visibility::Publish => Ordering::Release,
-        };
-        // SAFETY: as for `load` and `store`; atomics may be shared with the walkers.
-        let entries = unsafe { core::slice::from_raw_parts(start.cast::<AtomicU64>(), count) };
-        update_live(entries, Of::Concerned, change, order)
+        // SAFETY: as for `fill`.
+        unsafe { update(start, count, Of::Concerned, change, visibility) }
     }
 
     #[inline(always)]
@@ -205,32 +176,87 @@ unsafe impl<R: PhysToVirt> TableMemory for DirectMapped<R> {
         visibility: Visibility,
     ) -> usize {
         let start = self.entry(table, first);
-        let order = match visibility {
-            Visibility::Private => {
-                // SAFETY: as for `update`.
-                let entries = unsafe { core::slice::from_raw_parts_mut(start, count) };
-                return update_private(entries, Of::Alike(pattern), change);
-            }
-            Visibility::Live | Visibility::Exchange => Ordering::Relaxed,
-            Visibility::Publish => Ordering::Release,
-        };
-        // SAFETY: as for `update`.
-        let entries = unsafe { core::slice::from_raw_parts(start.cast::<AtomicU64>(), count) };
-        update_live(entries, Of::Alike(pattern), change, order)
+        // SAFETY: as for `fill`.
+        unsafe { update(start, count, Of::Alike(pattern), change, visibility) }
     }
 }
 
-/// [`TableMemory::fill`] of private entries. On arm64 one copy serves all callers and page sizes,
-/// because a call for each run costs less than many copies of loops with paired stores. On other
-/// CPUs the function is inlined, because the compiler vectorises the loops only for a constant
-/// step; that saves about a tenth of the time of a map whose tables are in the cache.
+/// [`TableMemory::find_unlike`]. One copy serves all callers and page sizes.
+///
+/// # Safety
+///
+/// The `count` entries from `start` on must be valid for reads, and nothing may write private ones.
+#[inline(never)]
+unsafe fn find(
+    start: *mut u64,
+    count: usize,
+    pattern: BitPattern,
+    visibility: Visibility,
+) -> Option<usize> {
+    if visibility == Visibility::Private {
+        // SAFETY: the caller promises this.
+        find_private(unsafe { core::slice::from_raw_parts(start, count) }, pattern)
+    } else {
+        // SAFETY: as above; atomics may be shared with other writers.
+        let entries = unsafe { core::slice::from_raw_parts(start.cast::<AtomicU64>(), count) };
+        find_live(entries, pattern)
+    }
+}
+
+/// [`TableMemory::update`] and [`TableMemory::update_alike`]. One copy serves all callers and page
+/// sizes.
+///
+/// # Safety
+///
+/// The `count` entries from `start` on must be valid for reads and writes. No other code may write
+/// them, and nothing may read or write private ones.
+#[inline(never)]
+unsafe fn update(
+    start: *mut u64,
+    count: usize,
+    of: Of,
+    change: BitChange,
+    visibility: Visibility,
+) -> usize {
+    if visibility == Visibility::Private {
+        // SAFETY: the caller promises this.
+        let entries = unsafe { core::slice::from_raw_parts_mut(start, count) };
+        return update_private(entries, of, change);
+    }
+    // SAFETY: as above; atomics may be shared with the walkers.
+    let entries = unsafe { core::slice::from_raw_parts(start.cast::<AtomicU64>(), count) };
+    update_live(entries, of, change, visibility == Visibility::Publish)
+}
+
+/// [`TableMemory::fill`]. On arm64 one copy serves all callers and page sizes, because a call for
+/// each run costs less than many copies of loops with paired stores. On other CPUs the function is
+/// inlined, because the compiler vectorises the loops only for a constant step; that saves about a
+/// tenth of the time of a map whose tables are in the cache.
+///
+/// # Safety
+///
+/// The `count` entries from `start` on must be valid for writes. No other code may write them, and
+/// nothing may read private ones.
+#[cfg_attr(target_arch = "aarch64", inline(never))]
+#[cfg_attr(not(target_arch = "aarch64"), inline(always))]
+unsafe fn fill(start: *mut u64, count: usize, first: u64, step: u64, visibility: Visibility) {
+    // SAFETY: the caller promises what both need.
+    unsafe {
+        if visibility == Visibility::Private {
+            fill_private(start, count, first, step);
+        } else {
+            fill_live(start, count, first, step, visibility == Visibility::Publish);
+        }
+    }
+}
+
+/// [`fill`] of private entries.
 ///
 /// # Safety
 ///
 /// The `count` entries from `entry` on must be valid for writes, and no other code may read or
 /// write them.
-#[cfg_attr(target_arch = "aarch64", inline(never))]
-#[cfg_attr(not(target_arch = "aarch64"), inline(always))]
+#[inline(always)]
 unsafe fn fill_private(mut entry: *mut u64, count: usize, first: u64, step: u64) {
     let mut next = first;
     if step == 0 {
@@ -276,13 +302,14 @@ unsafe fn fill_private(mut entry: *mut u64, count: usize, first: u64, step: u64)
 /// # Safety
 ///
 /// The `count` entries from `entry` on must be valid for writes, and no other code may write them.
-#[inline(never)]
-unsafe fn fill_live(mut entry: *mut u64, count: usize, first: u64, step: u64, order: Ordering) {
+#[cfg_attr(target_arch = "aarch64", inline(always))]
+#[cfg_attr(not(target_arch = "aarch64"), inline(never))]
+unsafe fn fill_live(mut entry: *mut u64, count: usize, first: u64, step: u64, publish: bool) {
     let mut next = first;
     for _ in 0..count {
         // SAFETY: the pointer is to one of the `count` entries.
         unsafe {
-            if order == Ordering::Release {
+            if publish {
                 atomic(entry).store(next, Ordering::Release);
             } else {
                 atomic(entry).store(next, Ordering::Relaxed);

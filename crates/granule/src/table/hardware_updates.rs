@@ -47,6 +47,7 @@ impl Noted {
 
 impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Reads the notes in the members of the group that begins at `first`, or in one leaf.
+    #[inline(never)]
     pub(super) fn noted(&self, first: Slot, level: Level) -> Noted {
         const NOTHING: BitChange = BitChange {
             of: 0,
@@ -144,6 +145,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
 
     /// Links `child` in place of the leaf at `slot`, whose first offset is `offset`. The table
     /// must translate as the leaf did when it was `built_from`.
+    #[inline(never)]
     pub(super) fn link_in_place_of(
         &mut self,
         built_from: Descriptor,

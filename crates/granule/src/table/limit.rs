@@ -15,7 +15,6 @@ use super::stage::Stage;
 use super::walk::{Place, Slot};
 use super::{BitPattern, Liveness, PageTables, TableEnvironment, TableError};
 use crate::arch::bbm::BbmLevel;
-use crate::arch::Descriptor;
 use crate::arch::page_size::Page;
 
 impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
@@ -60,10 +59,6 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// The next leaf between two offsets that is too large, so that it must become a table or lose
     /// its hint.
     fn next_too_large(&self, from: u64, to: u64, leaves: Leaves) -> Option<(u64, Place)> {
-        const UNGROUPED: BitPattern = BitPattern {
-            mask: Descriptor::CONTIGUOUS,
-            value: 0,
-        };
         let mut at = from;
         while at < to {
             let place = self.place(at);
@@ -75,7 +70,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             at = if level.is_last() {
                 // Of pages only groups are too large.
                 let count = Self::whole(at, level, to);
-                let found = self.find_unlike(slot.table, slot.index, count, UNGROUPED);
+                let found = self.find_unlike(slot.table, slot.index, count, BitPattern::SINGLE);
                 let found = found.filter(|_| !leaves.contiguous);
                 Self::behind(at, level, found.unwrap_or(count).max(1))
             } else {

@@ -168,35 +168,43 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         end: u64,
         link: Visibility,
     ) -> Option<()> {
-        let private = Visibility::Private;
-        let entries = P::SIZE.entries();
-        let bytes = P::SIZE.entry_bytes(Level::L2);
-        // The common case takes no computation for each table: whole tables with aligned outputs,
-        // which never cross the format's break.
-        let simple = plan.fills_tables(P::SIZE, Level::L3);
-        let (_, hint) = plan.run(P::SIZE, Level::L3, at, at + bytes);
         let (mut at, mut index) = (at, slot.index);
         while at < end {
             let left = ((end - at) >> P::SIZE.level_shift(Level::L2)) as usize;
             let run = self.environment.allocate(left)?;
-            let mut child = run.first;
-            for _ in 0..run.count {
-                if simple {
-                    let first = plan.leaf(&self.geometry, Level::L3, at, hint);
-                    self.fill(child, 0, entries, first, P::SIZE.bytes(), private);
-                } else {
-                    self.fill_leaves(plan, child, Level::L3, at, at + bytes, private);
-                }
-                child.0 += P::SIZE.bytes();
-                at += bytes;
-            }
+            self.fill_tables(plan, run.first, run.count, at);
             self.link_run(Slot { index, ..slot }, run.first, run.count, link);
             index += run.count;
+            at = Self::behind(at, Level::L2, run.count);
         }
         Some(())
     }
 
+    /// Fills new last-level tables that are consecutive in memory with the pages from the offset
+    /// `at` on.
+    #[inline(never)]
+    fn fill_tables(&mut self, plan: &Plan, first: PhysicalAddress, count: usize, at: u64) {
+        let bytes = P::SIZE.entry_bytes(Level::L2);
+        let private = Visibility::Private;
+        let (entries, hint) = plan.run(P::SIZE, Level::L3, at, at + bytes);
+        // The common case takes no computation for each table: outputs that are as aligned never
+        // cross the format's break inside a table, nor a part of a group.
+        let simple = entries == P::SIZE.entries() && plan.output(at) & (bytes - 1) == 0;
+        let (mut child, mut at) = (first, at);
+        for _ in 0..count {
+            if simple {
+                let first = plan.leaf(&self.geometry, Level::L3, at, hint);
+                self.fill(child, 0, entries, first, P::SIZE.bytes(), private);
+            } else {
+                self.fill_leaves(plan, child, Level::L3, at, at + bytes, private);
+            }
+            child.0 += P::SIZE.bytes();
+            at += bytes;
+        }
+    }
+
     /// Links tables that are consecutive in memory, from `slot` on.
+    #[inline(never)]
     fn link_run(&mut self, slot: Slot, first: PhysicalAddress, count: usize, link: Visibility) {
         let mask = (1 << OUTPUT_RUN_SHIFT) - 1;
         let page = P::SIZE.bytes();
@@ -268,6 +276,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
 
     /// Writes leaves for the whole entries from `at` to `end`, with the contiguous hint on each
     /// whole group.
+    #[inline(never)]
     fn fill_leaves(
         &mut self,
         plan: &Plan,

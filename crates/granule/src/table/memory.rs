@@ -88,6 +88,12 @@ impl BitPattern {
         value: Descriptor::VALID,
     };
 
+    /// An entry outside contiguous groups.
+    pub(super) const SINGLE: Self = Self {
+        mask: Descriptor::CONTIGUOUS,
+        value: 0,
+    };
+
     /// Anything.
     pub(super) const ANY: Self = Self { mask: 0, value: 0 };
 

@@ -9,8 +9,8 @@ use super::piece::Leaves;
 use super::plan::OUTPUT_RUN_SHIFT;
 use super::stage::Stage;
 use super::unmap::EmptyTables;
-use super::walk::{Place, Slot};
-use super::{BitChange, BitPattern, Liveness, PageTables, TableEnvironment, Visibility};
+use super::walk::Slot;
+use super::{BitChange, BitPattern, PageTables, TableEnvironment};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, PhysicalAddress};
 
@@ -23,9 +23,8 @@ pub(super) struct Few {
     pub(super) first: Slot,
     pub(super) level: Level,
     pub(super) count: usize,
-    /// The first offset that they translate, and the one behind them.
+    /// The first offset that they translate.
     pub(super) from: u64,
-    pub(super) to: u64,
 }
 
 impl Few {
@@ -36,44 +35,65 @@ impl Few {
     }
 
     /// The page at `offset`, whose entry is `first`.
-    pub(super) const fn page<P: Page>(first: Slot, offset: u64) -> Self {
+    pub(super) const fn page(first: Slot, offset: u64) -> Self {
         Self {
             first,
             level: Level::L3,
             count: 1,
             from: offset,
-            to: offset + P::SIZE.bytes(),
         }
     }
 }
 
 impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
-    /// The entries that translate a range, if they are few whole ones of one table.
+    /// The entries that translate a range, if they are at most `most` whole ones of one table, at a
+    /// level that may have leaves, for outputs from `output` on that are as aligned.
     #[inline(always)]
-    pub(super) fn few(&self, start: S::Input, bytes: u64) -> Option<Few> {
+    fn few(&self, start: S::Input, bytes: u64, output: u64, most: usize) -> Option<Few> {
         let from = self.geometry.offset(S::address(start))?;
-        let last = bytes.wrapping_sub(1);
-        if last >= self.geometry.span() - from {
-            return None;
+        let start_level = self.geometry.start_level();
+        let mut table = self.root_of(from);
+        let (in_place, moved) = self.geometry.table_bits();
+        // Written out, the steps have constant shifts. Tables whose addresses have bits that a 52-bit
+        // format moves are left to the general operation, so that no step waits for those.
+        macro_rules! steps {
+            ($($above:ident)+) => {
+                'found: {
+                    $(
+                        if start_level <= Level::$above {
+                            let level = Level::$above;
+                            let index = Self::index(from, level);
+                            let entry = self.load(table, index);
+                            if !BitPattern::TABLE.matches(entry) {
+                                break 'found (index, level);
+                            }
+                            if entry.0 & moved != 0 {
+                                return None;
+                            }
+                            table = PhysicalAddress(entry.0 & in_place & !(P::SIZE.bytes() - 1));
+                        }
+                    )+
+                    (Self::index(from, Level::L3), Level::L3)
+                }
+            };
         }
-        let across = from ^ (from + last);
-        let Place { slot, level, .. } = self.descend(from, across);
-        let to = from + bytes;
+        let (index, level) = if P::SIZE.has_minus1() {
+            steps!(Minus1 L0 L1 L2)
+        } else {
+            steps!(L0 L1 L2)
+        };
         let shift = P::SIZE.level_shift(level);
-        let count = bytes >> shift;
-        if (from | to) & ((1 << shift) - 1) != 0 || count > FEW as u64 {
-            return None;
-        }
-        if S::CONCATENATED && across >> shift >> P::SIZE.index_bits() != 0 {
-            // The range crosses from one root table to the next.
-            return None;
-        }
-        Some(Few {
-            first: slot,
+        let count = (bytes >> shift) as usize;
+        let fits = (from | bytes | output) & ((1 << shift) - 1) == 0
+            && count.wrapping_sub(1) < most
+            && index + count <= P::SIZE.entries()
+            && bytes <= self.geometry.span() - from
+            && self.geometry.leaf_allowed(level);
+        fits.then_some(Few {
+            first: Slot { table, index },
             level,
-            count: count as usize,
+            count,
             from,
-            to,
         })
     }
 
@@ -87,31 +107,29 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         bits: u64,
         leaves: Leaves,
     ) -> bool {
-        match self.few(start, bytes) {
-            Some(few) => self.map_few(few, output, bits, leaves),
+        // No contiguous group is this small.
+        let most = FEW - usize::from(leaves.contiguous);
+        match self.few(start, bytes, output.0, most) {
+            Some(few) => self.map_few(few, output, bytes, bits, leaves.top),
             None => false,
         }
     }
 
-    /// Maps entries, if all are empty and no contiguous group is among them.
+    /// Maps entries, if all are empty.
     #[inline(always)]
     pub(super) fn map_few(
         &mut self,
         few: Few,
         output: PhysicalAddress,
+        bytes: u64,
         bits: u64,
-        leaves: Leaves,
+        top: Level,
     ) -> bool {
-        let Few { first, level, count, .. } = few;
-        let step = P::SIZE.entry_bytes(level);
-        let end = output.0.wrapping_add((count as u64) << P::SIZE.level_shift(level));
-        let fits = output.0 & (step - 1) == 0
-            && (output.0 | (end - 1)) >> self.geometry.pa_bits() == 0
-            && (output.0 ^ (end - 1)) >> OUTPUT_RUN_SHIFT == 0
-            && level >= leaves.top
-            && self.geometry.leaf_allowed(level)
-            && !(leaves.contiguous && count >= P::SIZE.contiguous_entries(level).max(2));
-        if !fits {
+        let Few { first, level, .. } = few;
+        // No run of outputs below the format's break crosses it.
+        let output_bits = self.geometry.pa_bits().min(OUTPUT_RUN_SHIFT);
+        let last = output.0.wrapping_add(bytes - 1);
+        if (output.0 | last) >> output_bits != 0 || level < top {
             return false;
         }
         for index in few.indices() {
@@ -123,106 +141,66 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         let how = self.visibility();
         for index in few.indices() {
             self.store(first.table, index, leaf, how);
-            leaf.0 = leaf.0.wrapping_add(step);
+            leaf.0 = leaf.0.wrapping_add(P::SIZE.entry_bytes(level));
         }
-        if how != Visibility::Private {
+        if self.is_live() {
             self.pending.made_valid();
             self.publish();
         }
         true
     }
 
-    /// As [`change`](Self::change).
+    /// Changes a range, or unmaps it ([`CLEAR`](super::unmap::CLEAR)) where its table stays.
     #[inline]
-    pub(super) fn change_near(&mut self, start: S::Input, bytes: u64, change: BitChange) -> bool {
-        match self.few(start, bytes) {
-            Some(few) => self.change_few(few, change),
+    pub(super) fn change_near(
+        &mut self,
+        start: S::Input,
+        bytes: u64,
+        change: BitChange,
+        empty: EmptyTables,
+    ) -> bool {
+        match self.few(start, bytes, 0, FEW) {
+            Some(few) => self.change_few(few, change, empty),
             None => false,
         }
     }
 
     /// Changes entries, if all are valid leaves outside contiguous groups and hardware updates none
-    /// of them.
+    /// of them. A table that must not become empty must have other entries.
     #[inline(always)]
-    pub(super) fn change_few(&mut self, few: Few, change: BitChange) -> bool {
-        let Few { first, level, .. } = few;
-        if change.clear | change.set == 0 {
-            return false;
-        }
-        let private = self.liveness == Liveness::Private;
+    pub(super) fn change_few(&mut self, few: Few, change: BitChange, empty: EmptyTables) -> bool {
+        let Few { first, level, count, from } = few;
+        let leaf = BitPattern::leaf(level).and(BitPattern::SINGLE);
         let mut altered = 0;
         for index in few.indices() {
             let old = self.load(first.table, index);
-            if !self.is_single(level, old) || !private && self.may_be_updated(old) {
+            if !leaf.matches(old) || self.is_live() && self.may_be_updated(old) {
                 return false;
             }
             altered |= change.apply(old).0 ^ old.0;
         }
-        if !private && altered == 0 {
-            return true;
+        let stays = empty == EmptyTables::Keep
+            || level == self.geometry.start_level()
+            || self.has_others(first.table, first.index, count);
+        if !stays || altered == 0 {
+            // What alters nothing is nothing to do, if it is a change.
+            return stays && change.clear | change.set != 0;
         }
         let how = self.visibility();
         for index in few.indices() {
             let new = change.apply(self.load(first.table, index));
             self.store(first.table, index, new, how);
         }
-        if !private {
-            self.flush_few(few);
+        if self.is_live() {
+            self.flush_few(from, count, level);
         }
         true
     }
 
-    /// As [`unmap_range`](Self::unmap_range).
-    #[inline]
-    pub(super) fn unmap_near(&mut self, start: S::Input, bytes: u64, empty: EmptyTables) -> bool {
-        match self.few(start, bytes) {
-            Some(few) => self.unmap_few(few, empty),
-            None => false,
-        }
-    }
-
-    /// Clears entries, if all are valid leaves outside contiguous groups, hardware updates none of
-    /// them, and their table stays.
-    #[inline(always)]
-    pub(super) fn unmap_few(&mut self, few: Few, empty: EmptyTables) -> bool {
-        let Few { first, level, count, .. } = few;
-        let private = self.liveness == Liveness::Private;
-        for index in few.indices() {
-            let old = self.load(first.table, index);
-            if !self.is_single(level, old) || !private && self.may_be_updated(old) {
-                return false;
-            }
-        }
-        let stays = empty == EmptyTables::Keep
-            || level == self.geometry.start_level()
-            || self.has_others(first.table, first.index, count);
-        if !stays {
-            return false;
-        }
-        let how = self.visibility();
-        for index in few.indices() {
-            self.store(first.table, index, Descriptor::INVALID, how);
-        }
-        if !private {
-            self.flush_few(few);
-        }
-        true
-    }
-
-    /// Invalidates the TLB for a few leaves.
+    /// Invalidates the TLB for some leaves of one table.
     #[inline(never)]
-    fn flush_few(&mut self, few: Few) {
-        let bytes = P::SIZE.entry_bytes(few.level);
-        self.pending.leaves(few.from, few.to, few.level, bytes);
-        self.flush();
-    }
-
-    /// Whether an entry is a valid leaf outside contiguous groups.
-    #[inline(always)]
-    const fn is_single(&self, level: Level, entry: Descriptor) -> bool {
-        BitPattern::leaf(level).matches(entry)
-            && !entry.is_contiguous()
-            && self.geometry.leaf_allowed(level)
+    fn flush_few(&mut self, from: u64, count: usize, level: Level) {
+        self.flush_leaves(from, Self::behind(from, level, count), level);
     }
 
     /// Whether a table has an entry that is not empty besides `count` from `first` on. Neighbours

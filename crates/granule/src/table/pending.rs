@@ -175,17 +175,6 @@ impl FreedFrames {
     }
 }
 
-/// The level hint for an invalidation. With a wrong hint the CPU may keep the entries (RSQXYZ).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Hint {
-    /// No step has recorded a level.
-    Unknown,
-    /// All leaves have this level.
-    All(Level),
-    /// Leaves have several levels, or a leaf became a table and may be cached at its old level.
-    Differs,
-}
-
 /// The changes of one tree since its last flush.
 #[derive(Debug)]
 pub(super) struct Pending {
@@ -195,7 +184,8 @@ pub(super) struct Pending {
     /// The bytes of the smallest of those entries; an unlinked table counts with the bytes it
     /// translated.
     stride: u64,
-    hint: Hint,
+    /// The levels of the changed leaves, a bit each, and [`MIXED`].
+    levels: u8,
     /// Some of those entries pointed to a table.
     tables: bool,
     /// Invalid entries became valid, or a new table was linked.
@@ -204,12 +194,16 @@ pub(super) struct Pending {
     unlinked: Option<PhysicalAddress>,
 }
 
+/// Leaves of unknown levels changed, or a leaf became a table and may be cached at its old level. With a
+/// wrong level hint the CPU may keep the entries (RSQXYZ).
+const MIXED: u8 = 1 << 7;
+
 impl Pending {
     pub(super) const NOTHING: Self = Self {
         first: u64::MAX,
         end: 0,
         stride: u64::MAX,
-        hint: Hint::Unknown,
+        levels: 0,
         tables: false,
         new: false,
         unlinked: None,
@@ -223,7 +217,7 @@ impl Pending {
     /// Records that a leaf became a table that translates as the leaf did.
     pub(super) const fn split(&mut self) {
         self.new = true;
-        self.hint = Hint::Differs;
+        self.levels |= MIXED;
     }
 
     /// Records `change` of some entries of `stride` bytes each; [`within`](Self::within) records
@@ -246,21 +240,29 @@ impl Pending {
     }
 
     /// As [`entries`](Self::entries), for leaves of `level`.
-    pub(super) fn leaves(&mut self, from: u64, to: u64, level: Level, stride: u64) {
+    #[inline(never)]
+    pub(super) const fn leaves(&mut self, from: u64, to: u64, level: Level, stride: u64) {
         self.level(level);
         self.entries(from, to, stride);
     }
 
     /// Records the level of leaves that changed.
-    fn level(&mut self, level: Level) {
-        self.hint = match self.hint {
-            Hint::Unknown => Hint::All(level),
-            Hint::All(same) if same == level => Hint::All(level),
-            _ => Hint::Differs,
-        };
+    const fn level(&mut self, level: Level) {
+        self.levels |= 1 << level as u8;
+    }
+
+    /// The level of all changed leaves, if they have one.
+    const fn one_level(&self) -> Option<Level> {
+        let levels = self.levels as u32;
+        if levels.is_power_of_two() && self.levels != MIXED {
+            Some(Level::from_place(levels.trailing_zeros()))
+        } else {
+            None
+        }
     }
 
     /// As [`entries`](Self::entries), for pages.
+    #[cfg(feature = "space")]
     pub(super) fn pages<P: Page>(&mut self, from: u64, to: u64) {
         self.leaves(from, to, Level::L3, P::SIZE.bytes());
     }
@@ -276,7 +278,7 @@ impl Pending {
         if level.is_last() {
             self.level(level);
         } else {
-            self.hint = Hint::Differs;
+            self.levels |= MIXED;
         }
     }
 
@@ -375,7 +377,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             self.invalidate_pending();
         } else if self.pending.new {
             self.pending.new = false;
-            self.pending.hint = Hint::Unknown;
+            self.pending.levels = 0;
             if self.liveness == Liveness::Live {
                 flush::publish(&mut self.environment);
             }
@@ -403,16 +405,41 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         }
     }
 
-    /// As [`flush`](Self::flush), for an operation that changed the pages between two offsets and
-    /// perhaps made others valid. Only the offsets vary then, which makes this cheaper.
+    /// As [`flush`](Self::flush), for an operation that changed valid leaves of one level between two
+    /// offsets, unlinked no table, and perhaps made entries valid. Only the offsets vary then, which makes
+    /// this cheaper.
     #[inline(always)]
-    pub(super) fn flush_pages(&mut self, from: u64, to: u64) -> Invalidated<'_, P, E, S> {
+    pub(super) fn flush_leaves(
+        &mut self,
+        from: u64,
+        to: u64,
+        level: Level,
+    ) -> Invalidated<'_, P, E, S> {
         debug_assert!(!self.pending.is_stale());
         self.pending.new = false;
-        let mut pages = Pending::NOTHING;
-        pages.pages::<P>(from, to);
-        self.invalidate(pages);
+        if self.liveness == Liveness::Live {
+            if self.defers_tlbi {
+                flush::publish(&mut self.environment);
+            } else {
+                let what = Invalidation {
+                    start: self.address(from),
+                    bytes: to - from,
+                    stride: P::SIZE.entry_bytes(level),
+                    scope: TlbiScope::LastLevel,
+                    asid: self.asid,
+                    level: Some(level),
+                };
+                flush::invalidate(&mut self.environment, &self.geometry, &what);
+            }
+        }
         Invalidated(self)
+    }
+
+    /// As [`flush_leaves`](Self::flush_leaves), for pages.
+    #[cfg(feature = "space")]
+    #[inline(always)]
+    pub(super) fn flush_pages(&mut self, from: u64, to: u64) -> Invalidated<'_, P, E, S> {
+        self.flush_leaves(from, to, Level::L3)
     }
 
     /// The part of [`flush`](Self::flush) with TLBIs, compiled once for each page size.
@@ -455,10 +482,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
                 TlbiScope::LastLevel
             },
             asid: self.asid,
-            level: match pending.hint {
-                Hint::All(level) => Some(level),
-                Hint::Unknown | Hint::Differs => None,
-            },
+            level: pending.one_level(),
         }
     }
 
@@ -482,7 +506,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// tables that wait for the flush. The chain is linked through the tables' first entries, so it
     /// needs no memory. A page address has bit 0 clear, so a walker that still reads the table
     /// finds an invalid entry there. A table that no CPU walks is freed at once.
-    #[inline(always)]
+    #[inline(never)]
     pub(super) fn unlink(&mut self, table: PhysicalAddress, span: u64) {
         if self.liveness == Liveness::Private {
             self.environment.free(FreedTable(table));

@@ -28,8 +28,8 @@ pub(crate) struct Plan {
     contiguous: bool,
     /// The encoded attributes.
     bits: u64,
-    /// Whether the leaves are present-invalid.
-    present_invalid: bool,
+    /// The bits that make present-invalid leaves of valid ones, or none.
+    flip: u64,
 }
 
 impl Plan {
@@ -38,7 +38,7 @@ impl Plan {
         top: Level::L3,
         contiguous: false,
         bits: 0,
-        present_invalid: false,
+        flip: 0,
     };
 
     /// The plan of `piece`, whose first offset is `from`.
@@ -85,7 +85,7 @@ impl Plan {
             top,
             contiguous: leaves.contiguous,
             bits,
-            present_invalid: false,
+            flip: 0,
         }
     }
 
@@ -102,7 +102,11 @@ impl Plan {
         let distance = output.0.wrapping_sub(start);
         let bits = geometry.attribute_bits(descriptor, level);
         Self {
-            present_invalid: !descriptor.is_valid(),
+            flip: if descriptor.is_valid() {
+                0
+            } else {
+                Descriptor::VALID | Descriptor::PRESENT_INVALID
+            },
             ..Self::with_bits(geometry, distance, leaves, bits)
         }
     }
@@ -113,13 +117,6 @@ impl Plan {
 
     pub(crate) const fn bits(&self) -> u64 {
         self.bits
-    }
-
-    /// Whether the outputs of whole tables of `level` follow each other by that table's bytes, so
-    /// that neither a format's break nor a part of a group lies inside one.
-    pub(super) const fn fills_tables(&self, size: PageSize, level: Level) -> bool {
-        !self.present_invalid
-            && self.distance & ((size.entry_bytes(level) << size.index_bits()) - 1) == 0
     }
 
     /// The entries of a contiguous group at `level`; 1 if the plan uses no hint there.
@@ -148,11 +145,7 @@ impl Plan {
     ) -> Descriptor {
         let output = PhysicalAddress(self.output(at));
         let leaf = Descriptor::leaf(geometry, level, output, self.bits | more);
-        if self.present_invalid {
-            leaf.present_invalid()
-        } else {
-            leaf
-        }
+        Descriptor(leaf.0 ^ self.flip)
     }
 
     /// The run of leaves of `level` from offset `at`, up to `end`, that differ by a constant step:
@@ -160,16 +153,16 @@ impl Plan {
     #[inline(always)]
     pub(crate) fn run(&self, size: PageSize, level: Level, at: u64, end: u64) -> (usize, u64) {
         let group = self.group(size, level);
-        let group_mask = size.entry_bytes(level) * group as u64 - 1;
-        let first_group = (at + group_mask) & !group_mask;
-        let groups_end = end & !group_mask;
-        let grouped = group > 1 && first_group < groups_end;
-        let (stop, bits) = if grouped && at == first_group {
-            (groups_end, Descriptor::CONTIGUOUS)
-        } else if grouped && at < first_group {
+        let mask = (group as u64 * size.entry_bytes(level)) - 1;
+        // Without groups each entry is one, and the hint is none: one way for both.
+        let hint = if group > 1 { Descriptor::CONTIGUOUS } else { 0 };
+        let (first_group, groups_end) = ((at + mask) & !mask, end & !mask);
+        let (stop, bits) = if first_group >= groups_end {
+            (end, 0)
+        } else if at < first_group {
             (first_group, 0)
         } else {
-            (end, 0)
+            (groups_end, hint)
         };
         let output = self.output(at);
         let format_break = (output | ((1 << OUTPUT_RUN_SHIFT) - 1)) + 1;

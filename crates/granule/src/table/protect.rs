@@ -4,6 +4,7 @@
 //! A leaf that an end of the range cuts is split first, where the rules allow it.
 
 use super::stage::Stage;
+use super::unmap::EmptyTables;
 use super::walk::{Place, Slot};
 use super::{BitChange, BitPattern, Liveness, PageTables, TableEnvironment, TableError};
 use crate::arch::page_size::Page;
@@ -204,7 +205,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         holes: Holes,
     ) -> Result<(), TableError> {
         let bits = S::bits(change, &self.geometry);
-        if self.change_near(start, bytes, bits) {
+        if self.change_near(start, bytes, bits, EmptyTables::Keep) {
             return Ok(());
         }
         self.change(start, bytes, bits, holes)

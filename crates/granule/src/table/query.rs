@@ -41,10 +41,12 @@ impl<P: Page, E: TableEnvironment, S: Stage> Source for PageTables<P, E, S> {
 
 impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// The mapping of `address`, if it is mapped.
+    // In line, so that what the caller does not look at is not decoded.
     #[must_use]
+    #[inline(always)]
     pub fn query(&self, address: S::Input) -> Option<Mapping<S::Input, S::Attributes>> {
         let offset = self.geometry.offset(S::address(address))?;
-        let Place { level, entry, .. } = self.descend(offset, 0);
+        let Place { level, entry, .. } = self.place(offset);
         visit::mapping(self, level, entry, offset)
     }
 

@@ -48,9 +48,18 @@ pub(super) struct Straddled {
     /// The first offset of the leaf or group.
     start: u64,
     contiguous: bool,
-    /// The first offsets of the entries that must become tables, or `u64::MAX`. Hardware may update
+    /// The first offsets of the entries that must become tables, and their number. Hardware may update
     /// an entry later, and the answer must stay the one that tables were reserved for.
     cut: [u64; 2],
+    cuts: u8,
+}
+
+impl Straddled {
+    /// The first offset of one of the entries that must become tables.
+    fn cut(&self, number: u8) -> Option<u64> {
+        let cut = self.cut.get(usize::from(number))?;
+        (number < self.cuts).then_some(*cut)
+    }
 }
 
 /// A change of the leaves between two offsets.
@@ -210,8 +219,9 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             start,
             contiguous: entry.is_contiguous(),
             cut: [u64::MAX; 2],
+            cuts: 0,
         };
-        for (inside, edge) in [cut.from, cut.to].into_iter().enumerate() {
+        for edge in [cut.from, cut.to] {
             if edge <= start || edge >= end {
                 continue;
             }
@@ -230,13 +240,11 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
                     takes,
                 });
             }
-            if let Some(cut) = leaf.cut.get_mut(inside).filter(|_| cuts) {
-                *cut = edge & !(bytes - 1);
+            let first = edge & !(bytes - 1);
+            if cuts && first != leaf.cut[0] {
+                leaf.cut = [leaf.cut[0].min(first), first];
+                leaf.cuts += 1;
             }
-        }
-        let [first, second] = &mut leaf.cut;
-        if first == second {
-            *second = u64::MAX;
         }
         Ok(Some(leaf))
     }
@@ -257,22 +265,25 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
 
     /// The parts into which the edges cut the entry at `start`, to map again as the entry `old` maps
     /// them.
+    #[inline(never)]
     fn parts(&self, old: Descriptor, level: Level, start: u64, cut: &Cut) -> [Part; 3] {
         let end = Self::end_of(start, level);
         let plan = Plan::of_leaf(&self.geometry, old, level, start, Leaves::LARGEST);
-        let (from, to) = (cut.from.clamp(start, end), cut.to.clamp(start, end));
+        let inside = |edge: u64| edge.max(start).min(end);
+        let (from, to) = (inside(cut.from), inside(cut.to));
         [(start, from), (from, to), (to, end)].map(|(from, to)| Part { from, to, plan })
     }
 
+    #[inline(never)]
     fn tables_for(&self, leaf: &Straddled, cut: &Cut) -> usize {
         let mut needed = 0;
-        for start in leaf.cut {
-            if start != u64::MAX {
-                let old = self.load(leaf.first.table, Self::index(start, leaf.level));
-                let parts = self.parts(old, leaf.level, start, cut);
-                let end = Self::end_of(start, leaf.level);
-                needed += Cursor::<P>::new(&parts).tables_in_new(leaf.level.next(), end);
-            }
+        let mut number = 0;
+        while let Some(start) = leaf.cut(number) {
+            number += 1;
+            let old = self.load(leaf.first.table, Self::index(start, leaf.level));
+            let parts = self.parts(old, leaf.level, start, cut);
+            let end = Self::end_of(start, leaf.level);
+            needed += Cursor::<P>::new(&parts).tables_in_new(leaf.level.next(), end);
         }
         needed
     }
@@ -281,10 +292,9 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// allocator broke its promise; every address then still translates as before.
     #[inline(never)]
     fn split(&mut self, leaf: &Straddled, cut: &Cut) -> Option<()> {
-        for start in leaf.cut {
-            if start == u64::MAX {
-                continue;
-            }
+        let mut number = 0;
+        while let Some(start) = leaf.cut(number) {
+            number += 1;
             let index = Self::index(start, leaf.level);
             let slot = Slot { index, ..leaf.first };
             // Loaded once, so that no later update by hardware is missed.

@@ -4,7 +4,8 @@
 //! [pending](super::pending) changes, and the flush at the end frees them.
 
 use super::stage::Stage;
-use super::{BitChange, BitPattern, Liveness, PageTables, TableEnvironment, TableError};
+use super::walk::Slot;
+use super::{BitChange, BitPattern, PageTables, TableEnvironment, TableError};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, Kind, PhysicalAddress};
 
@@ -42,7 +43,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// ([`set_bbm`](Self::set_bbm)); [`OutOfTables`](TableError::OutOfTables) for that split.
     #[inline(always)]
     pub fn unmap(&mut self, start: S::Input, bytes: u64) -> Result<(), TableError> {
-        if self.unmap_near(start, bytes, EmptyTables::Free) {
+        if self.change_near(start, bytes, CLEAR, EmptyTables::Free) {
             return Ok(());
         }
         self.unmap_range(start, bytes, EmptyTables::Free)
@@ -55,7 +56,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// As for [`unmap`](Self::unmap).
     #[inline(always)]
     pub fn unmap_keeping_tables(&mut self, start: S::Input, bytes: u64) -> Result<(), TableError> {
-        if self.unmap_near(start, bytes, EmptyTables::Keep) {
+        if self.change_near(start, bytes, CLEAR, EmptyTables::Keep) {
             return Ok(());
         }
         self.unmap_range(start, bytes, EmptyTables::Keep)
@@ -118,13 +119,11 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         to: u64,
         free: bool,
     ) -> u64 {
-        let how = self.visibility();
-        let bytes = P::SIZE.entry_bytes(level);
         if level.is_last() {
             let count = Self::whole(at, level, to);
             let end = Self::behind(at, level, count);
             if self.update(table, Self::index(at, level), count, CLEAR) > 0 {
-                self.pending.leaves(at, end, level, bytes);
+                self.pending_leaves(at, end, level);
             }
             return end;
         }
@@ -140,11 +139,11 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
                     let count = Self::whole(at, level, to);
                     let count = self.update_alike(table, index, count, BitPattern::BLOCK, CLEAR);
                     next = Self::behind(at, level, count);
-                    self.pending.leaves(at, next, level, bytes);
+                    self.pending_leaves(at, next, level);
                 }
-                Kind::PresentInvalid => self.store(table, index, Descriptor::INVALID, how),
+                Kind::PresentInvalid => self.store(table, index, Descriptor::INVALID, self.visibility()),
                 Kind::Table if free && Self::is_whole(at, level, to) => {
-                    self.store(table, index, Descriptor::INVALID, how);
+                    self.store(table, index, Descriptor::INVALID, self.visibility());
                     self.unlink_all(self.output(entry), level.next(), at);
                 }
                 Kind::Table => break,
@@ -179,31 +178,43 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// reaches them after the invalidation. Of tables that no CPU walks, those of pages are not even
     /// looked at.
     fn unlink_all(&mut self, table: PhysicalAddress, level: Level, offset: u64) {
-        let live = self.liveness == Liveness::Live;
         let bytes = P::SIZE.entry_bytes(level);
         let span = bytes << P::SIZE.index_bits();
+        if level.is_last() {
+            self.pending_leaves(offset, offset + span, level);
+            return self.unlink(table, span);
+        }
+        let below = level.next();
         let end = offset + span;
         let mut at = offset;
-        if level.is_last() && live {
-            self.pending.leaves(offset, end, level, bytes);
-        }
-        while !level.is_last() && at < end {
-            let index = Self::index(at, level);
-            let entry = self.load(table, index);
-            let next = Self::end_of(at, level);
-            if entry.is_table(level) {
-                let below = self.output(entry);
-                if !live && level.next().is_last() {
-                    self.unlink(below, bytes);
-                } else {
-                    self.unlink_all(below, level.next(), at);
+        while at < end {
+            let slot = Slot {
+                table,
+                index: Self::index(at, level),
+            };
+            let entry = self.load(table, slot.index);
+            let mut next = at + bytes;
+            if !entry.is_table(level) {
+                if entry.is_valid() {
+                    next = self.leaves_end(slot, level, at, end).max(next);
+                    self.pending_leaves(at, next, level);
                 }
-            } else if live && entry.is_valid() {
-                self.pending.leaves(at, next, level, bytes);
+            } else if below.is_last() && !self.is_live() {
+                self.unlink(self.output(entry), bytes);
+            } else {
+                self.unlink_all(self.output(entry), below, at);
             }
             at = next;
         }
         self.unlink(table, span);
+    }
+
+    /// Records leaves of `level` that live tables had between two offsets.
+    #[inline(always)]
+    fn pending_leaves(&mut self, from: u64, to: u64, level: Level) {
+        if self.is_live() {
+            self.pending.leaves(from, to, level, P::SIZE.entry_bytes(level));
+        }
     }
 
     /// Whether `table` has no entry left, after those from `first` to `last` changed.

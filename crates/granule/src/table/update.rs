@@ -3,7 +3,6 @@
 //! Nothing here knows an address: the entries are slices. Private ones are plain numbers, which the
 //! compiler may load and store in pairs or as vectors; those that walkers may read are atomics.
 
-use super::chunks::{as_chunks, as_chunks_mut};
 use super::memory::{BitChange, BitPattern};
 use crate::arch::Descriptor;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -30,12 +29,12 @@ const LINES: usize = if cfg!(target_arch = "aarch64") {
 
 /// Applies `change` to private entries if all match `pattern`, and else to none of them.
 #[inline(always)]
-fn change_all(chunk: &mut [[u64; LINE]], pattern: BitPattern, change: BitChange) -> bool {
+fn change_all(chunk: &mut [u64; LINES * LINE], pattern: BitPattern, change: BitChange) -> bool {
     // Line by line memory is read in ascending order, as prefetchers expect; of a whole chunk at
     // once compilers have read the end first.
     let ones = pattern.value == pattern.mask;
     let mut all = [if ones { u64::MAX } else { 0 }; LINE];
-    for line in &*chunk {
+    for line in chunk.chunks_exact(LINE) {
         for (all, entry) in all.iter_mut().zip(line) {
             if ones {
                 *all &= entry;
@@ -53,10 +52,8 @@ fn change_all(chunk: &mut [[u64; LINE]], pattern: BitPattern, change: BitChange)
         return false;
     }
     // The second loop finds the chunk in registers or in the nearest cache.
-    for line in chunk {
-        for entry in line {
-            *entry = change.apply(Descriptor(*entry)).0;
-        }
+    for entry in chunk {
+        *entry = change.apply(Descriptor(*entry)).0;
     }
     true
 }
@@ -96,28 +93,42 @@ const fn ones(mask: u64) -> BitPattern {
     BitPattern { mask, value: mask }
 }
 
-/// Changes private entries, and returns the number of changed ones. One copy serves all page sizes.
-#[inline(never)]
+/// Changes private entries, and returns the number of changed ones.
+#[inline(always)]
 pub(super) fn update_private(entries: &mut [u64], of: Of, change: BitChange) -> usize {
     let pattern = of.pattern(change);
     let mut changed = 0;
-    for chunk in entries.chunks_mut(LINES * LINE) {
-        let (lines, rest) = as_chunks_mut::<_, LINE>(chunk);
-        if rest.is_empty() && change_all(lines, pattern, change) {
-            changed += lines.len() * LINE;
+    let mut chunks = entries.chunks_exact_mut(LINES * LINE);
+    for chunk in &mut chunks {
+        let whole = <&mut [u64; LINES * LINE]>::try_from(&mut *chunk);
+        if whole.is_ok_and(|whole| change_all(whole, pattern, change)) {
+            changed += LINES * LINE;
             continue;
         }
-        for entry in chunk {
-            let old = Descriptor(*entry);
-            if of.has(old, change) {
-                *entry = change.apply(old).0;
-                changed += 1;
-            } else if of != Of::Concerned {
-                return changed;
-            }
+        let (some, ended) = update_some(chunk, of, change);
+        changed += some;
+        if ended {
+            return changed;
         }
     }
-    changed
+    changed + update_some(chunks.into_remainder(), of, change).0
+}
+
+/// Changes private entries one by one. Returns the number of changed ones, and whether an entry that
+/// does not match ended that.
+#[inline(never)]
+fn update_some(entries: &mut [u64], of: Of, change: BitChange) -> (usize, bool) {
+    let mut changed = 0;
+    for entry in entries {
+        let old = Descriptor(*entry);
+        if of.has(old, change) {
+            *entry = change.apply(old).0;
+            changed += 1;
+        } else if of != Of::Concerned {
+            return (changed, true);
+        }
+    }
+    (changed, false)
 }
 
 /// The entries of a live table that change together: on arm64 as many as fit in registers.
@@ -169,69 +180,89 @@ fn change_all_live(
 }
 
 /// Changes entries that walkers may read at any time, and returns the number of changed ones.
-#[inline(never)]
+#[inline(always)]
 pub(super) fn update_live(
     entries: &[AtomicU64],
     of: Of,
     change: BitChange,
-    order: Ordering,
+    publish: bool,
 ) -> usize {
+    let order = if publish {
+        Ordering::Release
+    } else {
+        Ordering::Relaxed
+    };
     let (pattern, settled) = (of.pattern(change), settled(change));
     let both = BitPattern {
         mask: pattern.mask | settled.mask,
         value: pattern.value | settled.value,
     };
     let mut changed = 0;
-    for chunk in entries.chunks(LIVE_CHUNK) {
-        if let ([whole], _) = as_chunks::<_, LIVE_CHUNK>(chunk) {
-            if change_all_live(whole, both, change, order) {
-                changed += LIVE_CHUNK;
-                continue;
-            }
+    let mut chunks = entries.chunks_exact(LIVE_CHUNK);
+    for chunk in &mut chunks {
+        let whole = <&[AtomicU64; LIVE_CHUNK]>::try_from(chunk);
+        if whole.is_ok_and(|whole| change_all_live(whole, both, change, order)) {
+            changed += LIVE_CHUNK;
+            continue;
         }
-        for entry in chunk {
-            let old = Descriptor(entry.load(Ordering::Relaxed));
-            if of.has(old, change) {
-                change_live(entry, old, change, order);
-                changed += 1;
-            } else if of != Of::Concerned {
-                return changed;
-            }
+        let (some, ended) = update_some_live(chunk, of, change, order);
+        changed += some;
+        if ended {
+            return changed;
         }
     }
-    changed
+    changed + update_some_live(chunks.remainder(), of, change, order).0
+}
+
+/// As [`update_some`], for entries that walkers may read at any time.
+#[inline(never)]
+fn update_some_live(
+    entries: &[AtomicU64],
+    of: Of,
+    change: BitChange,
+    order: Ordering,
+) -> (usize, bool) {
+    let mut changed = 0;
+    for entry in entries {
+        let old = Descriptor(entry.load(Ordering::Relaxed));
+        if of.has(old, change) {
+            change_live(entry, old, change, order);
+            changed += 1;
+        } else if of != Of::Concerned {
+            return (changed, true);
+        }
+    }
+    (changed, false)
 }
 
 /// The distance to the first of private entries that does not match a pattern.
-#[inline(never)]
+#[inline(always)]
 pub(super) fn find_private(entries: &[u64], pattern: BitPattern) -> Option<usize> {
     find_unlike(entries, |entry| *entry, pattern)
 }
 
 /// As [`find_private`], for entries that walkers may read at any time.
-#[inline(never)]
+#[inline(always)]
 pub(super) fn find_live(entries: &[AtomicU64], pattern: BitPattern) -> Option<usize> {
     find_unlike(entries, |entry| entry.load(Ordering::Relaxed), pattern)
 }
 
 /// The entries that one round of [`find_unlike`] reads: enough to be fast on long runs, few enough
 /// to be cheap where the first entry already differs.
-const SCANNED: usize = 16;
+const SCANNED: usize = if cfg!(target_arch = "aarch64") { 8 } else { 16 };
 
 #[inline(always)]
 fn find_unlike<T>(entries: &[T], load: impl Fn(&T) -> u64, pattern: BitPattern) -> Option<usize> {
     let mut done = 0;
-    for chunk in entries.chunks(SCANNED) {
-        let whole = as_chunks::<_, SCANNED>(chunk).0.first();
-        if !whole.is_some_and(|whole| pattern.matches_all(whole.iter().map(&load))) {
-            let unlike = |entry| !pattern.matches(Descriptor(load(entry)));
-            if let Some(index) = chunk.iter().position(unlike) {
-                return Some(done + index);
-            }
+    for chunk in entries.chunks_exact(SCANNED) {
+        if !pattern.matches_all(chunk.iter().map(&load)) {
+            break;
         }
-        done += chunk.len();
+        done += SCANNED;
     }
-    None
+    let rest = entries.get(done..)?;
+    let unlike = |entry| !pattern.matches(Descriptor(load(entry)));
+    rest.iter().position(unlike).map(|index| done + index)
 }
 
 /// Changes one entry of a live table, which was loaded as `old`.

@@ -35,25 +35,39 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// The last entry on the way to `offset`.
     #[inline(never)]
     pub(crate) fn place(&self, offset: u64) -> Place {
-        self.descend(offset, 0)
+        self.descend(offset)
     }
 
-    /// As [`place`](Self::place), but stops above it at the first entry that does not translate the
-    /// whole range: `across` has the bits in which its first and last offset differ.
+    /// [`place`](Self::place) in line.
     #[inline(always)]
-    pub(super) fn descend(&self, offset: u64, across: u64) -> Place {
+    pub(super) fn descend(&self, offset: u64) -> Place {
+        let start = self.geometry.start_level();
         let mut table = self.root_of(offset);
-        let mut level = self.geometry.start_level();
-        loop {
-            let index = Self::index(offset, level);
-            let entry = self.load(table, index);
-            if !entry.is_table(level) || across >> P::SIZE.level_shift(level) != 0 {
-                let slot = Slot { table, index };
-                return Place { slot, level, entry };
-            }
-            table = self.output(entry);
-            level = level.next();
+        // Written out, the steps have constant shifts.
+        macro_rules! step {
+            ($($level:ident)+) => {
+                $(
+                    if start <= Level::$level {
+                        let level = Level::$level;
+                        let index = Self::index(offset, level);
+                        let entry = self.load(table, index);
+                        if !BitPattern::TABLE.matches(entry) {
+                            let slot = Slot { table, index };
+                            return Place { slot, level, entry };
+                        }
+                        table = self.output(entry);
+                    }
+                )+
+            };
         }
+        if P::SIZE.has_minus1() {
+            step!(Minus1);
+        }
+        step!(L0 L1 L2);
+        let (level, index) = (Level::L3, Self::index(offset, Level::L3));
+        let entry = self.load(table, index);
+        let slot = Slot { table, index };
+        Place { slot, level, entry }
     }
 
     /// The place of the offset `at`, which begins the entry behind the last one that was looked at in
