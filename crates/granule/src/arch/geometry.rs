@@ -561,7 +561,11 @@ impl Geometry {
     #[must_use]
     #[inline]
     pub const fn address_bits(&self, address: PhysicalAddress) -> u64 {
-        let AddressBits { in_place, moved, distance } = self.address;
+        let AddressBits {
+            in_place,
+            moved,
+            distance,
+        } = self.address;
         (address.0 & in_place) | ((address.0 >> distance) & moved)
     }
 
@@ -575,7 +579,11 @@ impl Geometry {
     /// [`address_bits`](Self::address_bits).
     #[inline(always)]
     pub(crate) const fn address_in(&self, bits: u64, low: u32) -> PhysicalAddress {
-        let AddressBits { in_place, moved, distance } = self.address;
+        let AddressBits {
+            in_place,
+            moved,
+            distance,
+        } = self.address;
         PhysicalAddress((bits & in_place & (u64::MAX << low)) | ((bits & moved) << distance))
     }
 }

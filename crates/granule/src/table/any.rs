@@ -205,6 +205,10 @@ impl<E: TableEnvironment> AnyPageTables<E> {
     /// # Errors
     ///
     /// As for that method.
+    #[allow(
+        clippy::result_large_err,
+        reason = "the tree comes back with the error"
+    )]
     pub fn begin_another(
         self,
         geometry: Geometry,

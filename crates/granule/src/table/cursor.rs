@@ -3,7 +3,7 @@
 //! The cursor only keeps its place. What it does at the place is in [`near`](super::near), or in the
 //! general operations where that does not apply.
 
-use super::near::Few;
+use super::near::{Done, Few};
 use super::piece::Leaves;
 use super::stage::{Stage, Stage1};
 use super::unmap::{CLEAR, EmptyTables};
@@ -84,11 +84,12 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageCursor<'_, P, E, S> {
         let bits = S::encode(&attributes, &self.tables.geometry);
         let aligned = output.0 & (P::SIZE.bytes() - 1) == 0;
         let few = self.find().filter(|_| aligned);
-        let bytes = P::SIZE.bytes();
-        if !few.is_some_and(|few| self.tables.map_few(few, output, bytes, bits, Level::L3)) {
+        let fits = output.0 >> self.tables.geometry.pa_bits() == 0;
+        if !(fits && few.is_some_and(|few| self.tables.map_few(&few, output, bits))) {
             self.known = 0;
             let (start, bytes) = (self.address(), P::SIZE.bytes());
-            self.tables.map_range(start, output, bytes, bits, Leaves::PAGES)?;
+            self.tables
+                .map_range(start, output, bytes, bits, Leaves::PAGES)?;
         }
         self.advance();
         Ok(())
@@ -103,7 +104,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageCursor<'_, P, E, S> {
     pub fn protect(&mut self, change: S::PermissionChange, holes: Holes) -> Result<(), TableError> {
         let bits = S::bits(change, &self.tables.geometry);
         let few = self.find();
-        if !few.is_some_and(|few| self.tables.change_few(few, bits, EmptyTables::Keep)) {
+        if few.is_none_or(|few| self.tables.change_few(&few, bits, EmptyTables::Keep) == Done::No) {
             self.known = 0;
             let (start, bytes) = (self.address(), P::SIZE.bytes());
             self.tables.change(start, bytes, bits, holes)?;
@@ -121,10 +122,14 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageCursor<'_, P, E, S> {
     #[inline]
     pub fn unmap(&mut self, empty: EmptyTables) -> Result<(), TableError> {
         let few = self.find();
-        if !few.is_some_and(|few| self.tables.change_few(few, CLEAR, empty)) {
-            self.known = 0;
-            let start = self.address();
-            self.tables.unmap_range(start, P::SIZE.bytes(), empty)?;
+        match few.map(|few| self.tables.change_few(&few, CLEAR, empty)) {
+            Some(Done::Yes) => {}
+            Some(Done::YesAndFreed) => self.known = 0,
+            Some(Done::No) | None => {
+                self.known = 0;
+                let start = self.address();
+                self.tables.unmap_range(start, P::SIZE.bytes(), empty)?;
+            }
         }
         self.advance();
         Ok(())

@@ -148,7 +148,15 @@ unsafe impl<R: PhysToVirt> TableMemory for DirectMapped<R> {
     ) {
         // SAFETY: as for `store`, for each of the `count` entries; private ones are read and
         // written by no other code, as the caller promises with `Visibility::Private`.
-        unsafe { fill(self.entry(table, first), count, descriptor.0, step, visibility) }
+        unsafe {
+            fill(
+                self.entry(table, first),
+                count,
+                descriptor.0,
+                step,
+                visibility,
+            )
+        }
     }
 
     #[inline(always)]
@@ -195,7 +203,10 @@ unsafe fn find(
 ) -> Option<usize> {
     if visibility == Visibility::Private {
         // SAFETY: the caller promises this.
-        find_private(unsafe { core::slice::from_raw_parts(start, count) }, pattern)
+        find_private(
+            unsafe { core::slice::from_raw_parts(start, count) },
+            pattern,
+        )
     } else {
         // SAFETY: as above; atomics may be shared with other writers.
         let entries = unsafe { core::slice::from_raw_parts(start.cast::<AtomicU64>(), count) };

@@ -36,7 +36,9 @@ impl Frames<'_> {
     /// The element of this number: its first frame, and how many frames it has.
     fn element(&self, number: usize) -> Option<FrameRun> {
         match self {
-            Self::Single(frames) => frames.get(number).map(|&first| FrameRun { first, count: 1 }),
+            Self::Single(frames) => frames
+                .get(number)
+                .map(|&first| FrameRun { first, count: 1 }),
             Self::Runs(runs) => runs.get(number).copied(),
         }
     }

@@ -121,7 +121,8 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         if live && noted.may_change {
             // Until no TLB holds the group, hardware may note a write to one member in another.
             let end = Self::behind(offset, level, count);
-            self.pending.entries(offset, end, P::SIZE.entry_bytes(level));
+            self.pending
+                .entries(offset, end, P::SIZE.entry_bytes(level));
             self.flush_now();
             noted = self.noted(first, level);
         }
@@ -131,11 +132,16 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             if given != member {
                 // No TLBI: no TLB holds an entry without the flag, and a clean entry that is cached
                 // allows less. Walkers must see the store, even if the operation does nothing more.
-                self.update(first.table, index, 1, BitChange {
-                    of: BitChange::LEAVES,
-                    clear: member.0 & !given.0,
-                    set: given.0 & !member.0,
-                });
+                self.update(
+                    first.table,
+                    index,
+                    1,
+                    BitChange {
+                        of: BitChange::LEAVES,
+                        clear: member.0 & !given.0,
+                        set: given.0 & !member.0,
+                    },
+                );
                 if member.is_valid() {
                     self.pending.made_valid();
                 }

@@ -167,9 +167,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// note.
     fn is_harvested(&self, slot: Slot, number: usize, level: Level, what: Harvest) -> bool {
         let entry = self.load(slot.table, slot.index + number);
-        self.is_leaf(level, entry)
-            && !entry.is_contiguous()
-            && what.is_noted(&self.geometry, entry)
+        self.is_leaf(level, entry) && !entry.is_contiguous() && what.is_noted(&self.geometry, entry)
     }
 
     /// Clears the notes of the members of the group at `first`. Returns whether any had it.

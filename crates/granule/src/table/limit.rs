@@ -153,7 +153,10 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         }
         // Loaded anew, because the group may have given the entry bits.
         let old = self.load(slot.table, slot.index);
-        let place = Place { entry: old, ..place };
+        let place = Place {
+            entry: old,
+            ..place
+        };
         let part = self.part_of(&place, at, leaves);
         let new = self.environment.allocate(1)?.first;
         let end = Self::end_of(at, level);

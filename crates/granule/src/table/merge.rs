@@ -85,7 +85,10 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         let Place { slot, level, .. } = *place;
         let mut at = at;
         let end = Self::table_end(at, level, to);
-        let is_table = |at| self.load(slot.table, Self::index(at, level)).is_table(level);
+        let is_table = |at| {
+            self.load(slot.table, Self::index(at, level))
+                .is_table(level)
+        };
         while at < end && (level.is_last() || !is_table(at)) {
             at = if level.is_last() {
                 end

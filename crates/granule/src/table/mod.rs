@@ -209,6 +209,10 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// # Errors
     ///
     /// Those of [`new`](Self::new), with this tree as it was.
+    #[allow(
+        clippy::result_large_err,
+        reason = "the tree comes back with the error"
+    )]
     pub fn begin_another(
         mut self,
         geometry: S::Geometry,

@@ -296,7 +296,10 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         while let Some(start) = leaf.cut(number) {
             number += 1;
             let index = Self::index(start, leaf.level);
-            let slot = Slot { index, ..leaf.first };
+            let slot = Slot {
+                index,
+                ..leaf.first
+            };
             // Loaded once, so that no later update by hardware is missed.
             let old = self.load(slot.table, index);
             let parts = self.parts(old, leaf.level, start, cut);

@@ -80,7 +80,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             let (table, level) = self.table_to_clear(at, to, free);
             at = self.clear_entries(table, level, at, to, free);
             if free {
-                self.prune(table, level, (from, at, to));
+                self.prune(table, level, (from, at, to), false);
             }
         }
         if self.pending.has_unlinked() {
@@ -141,7 +141,9 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
                     next = Self::behind(at, level, count);
                     self.pending_leaves(at, next, level);
                 }
-                Kind::PresentInvalid => self.store(table, index, Descriptor::INVALID, self.visibility()),
+                Kind::PresentInvalid => {
+                    self.store(table, index, Descriptor::INVALID, self.visibility())
+                }
                 Kind::Table if free && Self::is_whole(at, level, to) => {
                     self.store(table, index, Descriptor::INVALID, self.visibility());
                     self.unlink_all(self.output(entry), level.next(), at);
@@ -154,21 +156,33 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     }
 
     /// Unlinks the table whose entries up to `at` were cleared, if the whole range is done with it
-    /// and it is empty, and then the table above it.
-    fn prune(&mut self, table: PhysicalAddress, level: Level, range: (u64, u64, u64)) {
-        let (from, at, to) = range;
-        let (mut table, mut level) = (table, level);
+    /// and it is empty, as the caller may know, and then the table above it.
+    pub(super) fn prune(
+        &mut self,
+        table: PhysicalAddress,
+        level: Level,
+        (from, at, to): (u64, u64, u64),
+        is_empty: bool,
+    ) {
+        let (mut table, mut level, mut is_empty) = (table, level, is_empty);
         while level > self.geometry.start_level() {
             let last = at - 1;
             let bytes = P::SIZE.entry_bytes(level) << P::SIZE.index_bits();
             let start = last & !(bytes - 1);
             let is_done = at == to || at == start + bytes;
             let first = Self::index(from.max(start), level);
-            if !is_done || !self.is_empty(table, first, Self::index(last, level)) {
+            is_empty = is_empty || self.is_empty(table, first, Self::index(last, level));
+            if !is_done || !is_empty {
                 return;
             }
+            is_empty = false;
             let above = self.link_of(last, level);
-            self.store(above.table, above.index, Descriptor::INVALID, self.visibility());
+            self.store(
+                above.table,
+                above.index,
+                Descriptor::INVALID,
+                self.visibility(),
+            );
             self.unlink(table, bytes);
             (table, level) = (above.table, level.above());
         }
@@ -213,7 +227,8 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     #[inline(always)]
     fn pending_leaves(&mut self, from: u64, to: u64, level: Level) {
         if self.is_live() {
-            self.pending.leaves(from, to, level, P::SIZE.entry_bytes(level));
+            self.pending
+                .leaves(from, to, level, P::SIZE.entry_bytes(level));
         }
     }
 
@@ -221,8 +236,8 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     fn is_empty(&self, table: PhysicalAddress, first: usize, last: usize) -> bool {
         // Neighbours usually belong together, so these two spare most searches of a whole table.
         let mapped = |index| self.load(table, index).0 & BitChange::LEAVES != 0;
-        let has_neighbour = (last + 1 < P::SIZE.entries() && mapped(last + 1))
-            || (first > 0 && mapped(first - 1));
+        let has_neighbour =
+            (last + 1 < P::SIZE.entries() && mapped(last + 1)) || (first > 0 && mapped(first - 1));
         !has_neighbour && self.find_mapped(table, 0, P::SIZE.entries()).is_none()
     }
 }
