@@ -3,7 +3,7 @@
 use crate::rounds::{Outcome, ROUNDS};
 use crate::stats::Spread;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
-use granule_bench::turn::STEPS;
+use granule_bench::job::STEPS;
 use serde_json::{Value, json};
 use std::ops::RangeInclusive;
 
@@ -151,7 +151,7 @@ pub(crate) fn text(outcomes: &[Outcome]) -> String {
 fn table(outcome: &Outcome) -> Table {
     let mut table = Table::new();
     let mut header = vec![String::new()];
-    for step in STEPS {
+    for step in outcome.job.steps() {
         header.extend([format!("{step}, ns a leaf"), "x floor".to_owned()]);
     }
     table
@@ -189,12 +189,12 @@ pub(crate) fn json(outcomes: &[Outcome]) -> Value {
     for outcome in outcomes {
         let job = &outcome.job;
         for row in &outcome.rows {
-            for (step, name) in STEPS.iter().enumerate() {
+            for (step, name) in job.steps().iter().enumerate() {
                 rows.push(json!({
                     "bytes": job.bytes,
                     "leaf_bytes": job.leaf.bytes(),
                     "trees": job.trees,
-                    "calls": job.calls.name(),
+                    "calls": job.calls_name(),
                     "tables": row.tables,
                     "rounds": outcome.rounds,
                     "subject": row.subject,
@@ -210,7 +210,7 @@ pub(crate) fn json(outcomes: &[Outcome]) -> Value {
         json!({
             "bytes": outcome.job.bytes,
             "leaf_bytes": outcome.job.leaf.bytes(),
-            "calls": outcome.job.calls.name(),
+            "calls": outcome.job.calls_name(),
             "floor_over_memset": spread(&outcome.floor_over_memset),
         })
     });
@@ -256,24 +256,31 @@ mod tests {
         }
     }
 
-    fn outcome(bytes: u64, map: f64, floor_over_memset: f64) -> Outcome {
-        let row = |subject, map| Row {
+    fn row(subject: &'static str, ratios: [f64; 3]) -> Row {
+        Row {
             subject,
             tables: 1,
-            nanoseconds: [flat(2.0); 3],
-            ratio: [flat(map), flat(1.6), flat(0.5)],
-        };
+            nanoseconds: vec![flat(2.0); 3],
+            ratio: ratios.map(flat).to_vec(),
+        }
+    }
+
+    fn outcome(bytes: u64, map: f64, floor_over_memset: f64) -> Outcome {
         Outcome {
             job: Job {
                 bytes,
-                leaf: Leaf::Page4K,
+                leaf: Leaf::PAGE_4K,
                 trees: 1,
-                calls: Calls::Range,
+                calls: Calls::RANGE,
             },
             rounds: 31,
-            floor: [flat(1.0); 3],
+            floor: vec![flat(1.0); 3],
             floor_over_memset: flat(floor_over_memset),
-            rows: vec![row("other", 9.0), row(OURS, map), row("granule, live", 9.0)],
+            rows: vec![
+                row("other", [9.0, 1.6, 0.5]),
+                row(OURS, [map, 1.6, 0.5]),
+                row("granule, live", [9.0, 1.6, 0.5]),
+            ],
         }
     }
 
