@@ -20,6 +20,9 @@ pub(crate) const ROUNDS: u16 = 31;
 /// Nanoseconds for each of the steps.
 type Times = Measured;
 
+/// Time over the floor's, for each of the steps.
+pub(crate) type Ratios = [f64; STEPS.len()];
+
 /// One subject at one job.
 pub(crate) struct Row {
     pub(crate) subject: &'static str,
@@ -29,6 +32,8 @@ pub(crate) struct Row {
     pub(crate) nanoseconds: Vec<Spread>,
     /// Time over the floor's in the same round, for each step.
     pub(crate) ratio: Vec<Spread>,
+    /// The same for each round, in their order.
+    pub(crate) ratios: Vec<Ratios>,
 }
 
 /// All subjects at one job.
@@ -92,12 +97,13 @@ pub(crate) fn run(
             let ratio = |step| own[step] as f64 / floor[step] as f64;
             std::array::from_fn(ratio)
         });
-        let ratios: Vec<[f64; STEPS.len()]> = ratios.collect();
+        let ratios: Vec<Ratios> = ratios.collect();
         Ok(Row {
             subject: subject.name(),
             tables: samples.tables,
             nanoseconds: spreads(&nanoseconds)?,
             ratio: spreads(&ratios)?,
+            ratios,
         })
     });
     Ok(Outcome {

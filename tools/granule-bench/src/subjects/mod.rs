@@ -35,6 +35,10 @@ pub struct Found {
     pub writable: bool,
 }
 
+/// The crates compared that check what their calls name. A type checks alignment in x86_64, and
+/// page-table-generic does not where it protects a single leaf.
+pub const CHECKING: [&str; 3] = ["aarch64-paging", "page-table-generic", "x86_64"];
+
 /// Something that is timed. The trees of the one job are kept from `map` to `forget`.
 pub trait Subject {
     /// The name in tables and in JSON.
