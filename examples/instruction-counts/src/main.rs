@@ -1,4 +1,5 @@
-//! The instructions of every job and subject of `granule-bench` on arm64: one JSON object a line, at last `done`.
+//! The instructions of every job and subject of `granule-bench` on arm64, then its goals: one JSON object a line, at
+//! last `done`. With `ranges=small` on the command line the ranges are those of `granule-bench --quick`.
 //!
 //! For QEMU's machine `virt` with `-icount shift=0`, where the cycle counter counts instructions. The MMU is off:
 //! the tables are memory like any other. Each turn is made once, for a count repeats to the last digit.
@@ -16,6 +17,7 @@ use core::arch::{asm, global_asm};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use granule_bench::arena::Arena;
+use granule_bench::goals::{Measurement, goals};
 use granule_bench::job::{Job, jobs, jobs_of_larger_pages};
 use granule_bench::subjects;
 use granule_bench::turn::{self, Measured};
@@ -97,9 +99,26 @@ fn print(job: &Job, subject: &str, counts: Measured) {
     }
 }
 
+/// Prints the goals of instructions, by the instructions of each step of a call.
+fn judge(all: &[Measurement<'_, [f64; 4]>]) {
+    for goal in goals().iter().filter(|goal| goal.is_counted()) {
+        let Some(compared) = goal.compared(all, |counts| counts[goal.step]) else {
+            continue;
+        };
+        let ratio = compared.ours[goal.step] / compared.other.map_or(1.0, |other| other[goal.step]);
+        println!(
+            "{{\"what\": \"{}\", \"at_most\": {}, \"measured\": {ratio:.3}, \"reached\": {}}}",
+            goal.what(compared.job),
+            goal.most,
+            ratio <= goal.most
+        );
+    }
+}
+
 fn run(arena: u64) -> Result<(), Box<dyn core::error::Error + Send + Sync>> {
     let cost = start().ok_or("the cycle counter does not count instructions: expected -icount shift=0")?;
-    let jobs: Vec<Job> = jobs(false).chain(jobs_of_larger_pages()).collect();
+    let is_small = board::word(b"ranges=").starts_with(b"small");
+    let jobs: Vec<Job> = jobs(is_small).chain(jobs_of_larger_pages()).collect();
     let bytes = jobs.iter().map(Job::table_bytes).max().unwrap_or(0);
     let memory = core::ptr::with_exposed_provenance_mut(arena as usize);
     let memory = NonNull::new(memory).ok_or("no memory")?;
@@ -107,6 +126,7 @@ fn run(arena: u64) -> Result<(), Box<dyn core::error::Error + Send + Sync>> {
     let arena = unsafe { Arena::new(memory, bytes as usize) };
     let mut subjects = subjects::all()?;
     subjects.extend(subjects::library_alone()?);
+    let mut all = Vec::new();
     for job in &jobs {
         // The floor has no calls.
         if job.calls.is_range() {
@@ -117,8 +137,11 @@ fn run(arena: u64) -> Result<(), Box<dyn core::error::Error + Send + Sync>> {
             let (counts, _) = turn::subject(job, subject.as_mut(), &arena, false, now)?;
             let counts = counts.map(|count| count.saturating_sub(cost));
             print(job, subject.name(), counts);
+            let value = counts.map(|count| count as f64 / job.call_count() as f64);
+            all.push(Measurement { job, subject: subject.name(), value });
         }
     }
+    judge(&all);
     Ok(())
 }
 
