@@ -1,4 +1,5 @@
-//! The instructions of every job and subject of `granule-bench` on arm64: one JSON object a line, at last `done`.
+//! The instructions of every job and subject of `granule-bench` on arm64, then its goals: one JSON object a line, at
+//! last `done`. With `ranges=small` on the command line the ranges are those of `granule-bench --quick`.
 //!
 //! For QEMU's machine `virt` with `-icount shift=0`, where the cycle counter counts instructions. The MMU is off:
 //! the tables are memory like any other. Each turn is made once, for a count repeats to the last digit.
@@ -9,15 +10,17 @@
 extern crate alloc;
 
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 use board::{power_off, println};
 use core::alloc::{GlobalAlloc, Layout};
 use core::arch::{asm, global_asm};
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicUsize, Ordering};
-use granule_bench::arena::{Arena, TABLE};
-use granule_bench::job::{Job, jobs};
+use granule_bench::arena::Arena;
+use granule_bench::goals::{Measurement, goals};
+use granule_bench::job::{Job, jobs, jobs_of_larger_pages};
 use granule_bench::subjects;
-use granule_bench::turn::{self, Measured, STEPS};
+use granule_bench::turn::{self, Measured};
 
 global_asm!(
     ".global _start; _start: msr daifset, #0xf",
@@ -82,36 +85,63 @@ fn start() -> Option<u64> {
     (8192..8256).contains(&seen).then_some(cost)
 }
 
-fn print(job: &Job, subject: &str, counts: Measured, cost: u64) {
-    for (step, count) in STEPS.iter().zip(counts) {
+fn print(job: &Job, subject: &str, counts: Measured) {
+    for (step, count) in job.steps().iter().zip(counts) {
         println!(
-            "{{\"bytes\": {}, \"leaf_bytes\": {}, \"calls\": \"{}\", \"subject\": \"{subject}\", \
-             \"step\": \"{step}\", \"leaves\": {}, \"instructions\": {}}}",
+            "{{\"bytes\": {}, \"leaf_bytes\": {}, \"calls\": \"{}\", \"subject\": \"{subject}\", \"step\": \"{step}\", \
+             \"leaves\": {}, \"call_count\": {}, \"instructions\": {count}}}",
             job.bytes,
             job.leaf.bytes(),
-            job.calls.name(),
+            job.calls_name(),
             job.leaves(),
-            count - cost
+            job.call_count(),
+        );
+    }
+}
+
+/// Prints the goals of instructions, by the instructions of each step of a call.
+fn judge(all: &[Measurement<'_, [f64; 4]>]) {
+    for goal in goals().iter().filter(|goal| goal.is_counted()) {
+        let Some(compared) = goal.compared(all, |counts| counts[goal.step]) else {
+            continue;
+        };
+        let ratio = compared.ours[goal.step] / compared.other.map_or(1.0, |other| other[goal.step]);
+        println!(
+            "{{\"what\": \"{}\", \"at_most\": {}, \"measured\": {ratio:.3}, \"reached\": {}}}",
+            goal.what(compared.job),
+            goal.most,
+            ratio <= goal.most
         );
     }
 }
 
 fn run(arena: u64) -> Result<(), Box<dyn core::error::Error + Send + Sync>> {
     let cost = start().ok_or("the cycle counter does not count instructions: expected -icount shift=0")?;
-    let tables = jobs(false).iter().map(|job| job.trees * job.tables()).max().unwrap_or(0);
+    let is_small = board::word(b"ranges=").starts_with(b"small");
+    let jobs: Vec<Job> = jobs(is_small).chain(jobs_of_larger_pages()).collect();
+    let bytes = jobs.iter().map(Job::table_bytes).max().unwrap_or(0);
     let memory = core::ptr::with_exposed_provenance_mut(arena as usize);
     let memory = NonNull::new(memory).ok_or("no memory")?;
     // SAFETY: RAM behind the image, which nothing else uses.
-    let arena = unsafe { Arena::new(memory, (tables * TABLE) as usize) };
+    let arena = unsafe { Arena::new(memory, bytes as usize) };
     let mut subjects = subjects::all()?;
-    for job in jobs(false) {
-        let (counts, _) = turn::floor(&job, &arena, false, now)?;
-        print(&job, "floor", counts, cost);
-        for subject in subjects.iter_mut().filter(|subject| subject.takes(&job)) {
-            let (counts, _) = turn::subject(&job, subject.as_mut(), &arena, false, now)?;
-            print(&job, subject.name(), counts, cost);
+    subjects.extend(subjects::library_alone()?);
+    let mut all = Vec::new();
+    for job in &jobs {
+        // The floor has no calls.
+        if job.calls.is_range() {
+            let (counts, _) = turn::floor(job, &arena, false, now)?;
+            print(job, "floor", counts.map(|count| count.saturating_sub(cost)));
+        }
+        for subject in subjects.iter_mut().filter(|subject| subject.takes(job)) {
+            let (counts, _) = turn::subject(job, subject.as_mut(), &arena, false, now)?;
+            let counts = counts.map(|count| count.saturating_sub(cost));
+            print(job, subject.name(), counts);
+            let value = counts.map(|count| count as f64 / job.call_count() as f64);
+            all.push(Measurement { job, subject: subject.name(), value });
         }
     }
+    judge(&all);
     Ok(())
 }
 

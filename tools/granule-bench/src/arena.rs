@@ -15,7 +15,7 @@ use core::hint::black_box;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
 
-/// The bytes of a table: all subjects build tables of 4K pages.
+/// The bytes of a table with 4K pages, which all subjects build. The library builds larger ones too.
 pub const TABLE: u64 = 4096;
 
 /// The address of the next page to be handed out, and the end.
@@ -34,7 +34,7 @@ impl Arena {
     ///
     /// # Safety
     ///
-    /// The memory must be aligned to a table and used by nobody else while the arena, or a tree
+    /// The memory must be aligned to the largest table and used by nobody else while the arena, or a tree
     /// in it, exists. No other arena may exist.
     pub unsafe fn new(start: NonNull<u8>, bytes: usize) -> Self {
         // SAFETY: the caller vouches that the memory is ours.
@@ -50,9 +50,9 @@ impl Arena {
         self.start.as_ptr().cast()
     }
 
-    /// The pages handed out since the last reset.
+    /// The bytes handed out since the last reset.
     pub fn taken(&self) -> u64 {
-        (NEXT.load(Ordering::Relaxed) - self.start.as_ptr().addr() as u64) / TABLE
+        NEXT.load(Ordering::Relaxed) - self.start.as_ptr().addr() as u64
     }
 
     /// Takes all pages back. No tree in them may be used any more.
@@ -60,10 +60,10 @@ impl Arena {
         NEXT.store(self.start.as_ptr().addr() as u64, Ordering::Relaxed);
     }
 
-    /// Reads a word of each cache line of the first `tables` pages, so that every timed step
-    /// finds the caches alike, whoever ran before it.
-    pub fn sweep(&self, tables: u64) {
-        let words = (tables * TABLE / 8) as usize;
+    /// Reads a word of each cache line of the first bytes, so that every timed step finds the
+    /// caches alike, whoever ran before it.
+    pub fn sweep(&self, bytes: u64) {
+        let words = (bytes / 8) as usize;
         assert!(words * 8 <= self.bytes);
         let mut sum = 0_u64;
         for index in (0..words).step_by(8) {
@@ -85,15 +85,22 @@ impl Drop for Arena {
 /// `None` when nothing is left.
 #[inline(always)]
 pub fn take(most: u64) -> Option<(u64, u64)> {
+    take_tables(most, TABLE)
+}
+
+/// Takes pages as [`take`], for tables of so many bytes. Between resets all are of one size, so that they are
+/// aligned.
+#[inline(always)]
+pub(crate) fn take_tables(most: u64, bytes: u64) -> Option<(u64, u64)> {
     // One thread uses the arena; a load and a store spare every subject the locked instruction.
     let next = NEXT.load(Ordering::Relaxed);
-    let count = most.min((END.load(Ordering::Relaxed) - next) / TABLE);
-    NEXT.store(next + count * TABLE, Ordering::Relaxed);
+    let count = most.min((END.load(Ordering::Relaxed) - next) / bytes);
+    NEXT.store(next + count * bytes, Ordering::Relaxed);
     (count > 0).then_some((next, count))
 }
 
-/// The pages that are left.
+/// Returns the bytes that are left.
 #[inline(always)]
 pub(crate) fn left() -> u64 {
-    (END.load(Ordering::Relaxed) - NEXT.load(Ordering::Relaxed)) / TABLE
+    END.load(Ordering::Relaxed) - NEXT.load(Ordering::Relaxed)
 }

@@ -7,6 +7,7 @@
 extern crate alloc;
 
 pub mod arena;
+pub mod goals;
 pub mod job;
 pub mod subjects;
 pub mod turn;

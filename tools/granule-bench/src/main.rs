@@ -55,9 +55,9 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
     let rounds = arguments
         .rounds
         .unwrap_or(if arguments.quick { 7 } else { rounds::ROUNDS });
-    let jobs = jobs(arguments.quick);
-    let tables = jobs.iter().map(|job| job.trees * job.tables()).max();
-    let arena = HostArena::new(tables.unwrap_or(0))?;
+    let jobs: Vec<Job> = jobs(arguments.quick).collect();
+    let bytes = jobs.iter().map(Job::table_bytes).max();
+    let arena = HostArena::new(bytes.unwrap_or(0))?;
     let mut subjects = subjects::all()?;
     let mut outcomes = Vec::new();
     for job in jobs {

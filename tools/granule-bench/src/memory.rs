@@ -3,7 +3,7 @@
 #![allow(unsafe_code, reason = "memory for the arena")]
 
 use anyhow::{Context, Result};
-use granule_bench::arena::{Arena, TABLE};
+use granule_bench::arena::Arena;
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ops::Deref;
 use std::ptr::NonNull;
@@ -24,10 +24,10 @@ pub(crate) struct HostArena {
 }
 
 impl HostArena {
-    /// An arena of `tables` pages.
-    pub(crate) fn new(tables: u64) -> Result<Self> {
+    /// An arena of so many bytes, or a few more.
+    pub(crate) fn new(bytes: u64) -> Result<Self> {
         let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let bytes = usize::try_from(tables * TABLE).context("the arena is too large")?;
+        let bytes = usize::try_from(bytes).context("the arena is too large")?;
         let bytes = bytes.max(1).next_multiple_of(HOST_HUGE_PAGE);
         let layout = Layout::from_size_align(bytes, HOST_HUGE_PAGE)?;
         // SAFETY: the layout is not empty.

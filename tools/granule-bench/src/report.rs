@@ -3,7 +3,7 @@
 use crate::rounds::{Outcome, ROUNDS};
 use crate::stats::Spread;
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
-use granule_bench::turn::STEPS;
+use granule_bench::goals::{Goal, Measurement, goals};
 use serde_json::{Value, json};
 use std::ops::RangeInclusive;
 
@@ -21,68 +21,43 @@ fn floor_over_memset() -> RangeInclusive<f64> {
 /// The range that the floor is judged at, and with it the harness.
 const JUDGED_BYTES: u64 = 64 << 30;
 
-/// The subject that has goals on tables that no CPU walks.
-const OURS: &str = "granule";
-
-/// A ratio to the floor that is to be reached.
-pub(crate) struct Goal {
-    subject: &'static str,
-    bytes: u64,
-    step: usize,
-    most: f64,
-}
-
-const fn goal(subject: &'static str, gib: u64, step: usize, most: f64) -> Goal {
-    Goal {
-        subject,
-        bytes: gib << 30,
-        step,
-        most,
-    }
-}
-
-/// All in 4K leaves, by one call.
-pub(crate) const GOALS: [Goal; 8] = [
-    goal(OURS, 64, 0, 1.25),
-    goal(OURS, 1, 0, 1.3),
-    goal(OURS, 64, 1, 1.5),
-    goal(OURS, 1, 1, 1.3),
-    goal("granule, live", 64, 1, 1.3),
-    goal("granule, live", 1, 1, 2.0),
-    goal("granule, holes refused", 64, 1, 1.5),
-    goal("granule, live, holes refused", 64, 1, 1.8),
-];
-
 /// A goal and what was measured.
-struct Judged<'a> {
-    goal: &'a Goal,
+struct Judged {
+    goal: Goal,
     what: String,
     ratio: Spread,
     rounds: usize,
 }
 
-impl Judged<'_> {
+impl Judged {
     /// Nothing with fewer rounds than decide it.
     fn reached(&self) -> Option<bool> {
         (self.rounds >= usize::from(ROUNDS)).then_some(self.ratio.median <= self.goal.most)
     }
 }
 
-fn judge(outcomes: &[Outcome]) -> Vec<Judged<'_>> {
-    let judged = GOALS.iter().filter_map(|goal| {
-        let outcome = outcomes
-            .iter()
-            .find(|o| o.job.is_pages_at_once() && o.job.bytes == goal.bytes)?;
-        let row = outcome
-            .rows
-            .iter()
-            .find(|row| row.subject == goal.subject)?;
-        let ours = goal.subject.strip_prefix(OURS).unwrap_or(goal.subject);
+fn judge(outcomes: &[Outcome]) -> Vec<Judged> {
+    let rows = outcomes.iter().flat_map(|outcome| {
+        let rows = outcome.rows.iter();
+        rows.map(|row| Measurement {
+            job: &outcome.job,
+            subject: row.subject,
+            value: row,
+        })
+    });
+    let rows: Vec<_> = rows.collect();
+    let timed = goals().into_iter().filter(Goal::is_timed);
+    let judged = timed.filter_map(|goal| {
+        let step = goal.step;
+        let compared = goal.compared(&rows, |row| row.ratio[step].median)?;
+        let (ours, other) = (&compared.ours.ratios, compared.other);
+        // Of the same round.
+        let ratio = |at: usize| ours[at][step] / other.map_or(1.0, |row| row.ratios[at][step]);
         Some(Judged {
             goal,
-            what: format!("{} {}{ours}", STEPS[goal.step], outcome.job),
-            ratio: row.ratio[goal.step],
-            rounds: outcome.rounds,
+            what: goal.what(compared.job),
+            ratio: Spread::of((0..ours.len()).map(ratio).collect())?,
+            rounds: ours.len(),
         })
     });
     judged.collect()
@@ -130,7 +105,7 @@ pub(crate) fn text(outcomes: &[Outcome]) -> String {
     text += "x floor: the time over the floor's in the same round, median (quartiles).\n";
     let judged = judge(outcomes);
     if !judged.is_empty() {
-        text += "\nGoals, time over the floor's:\n";
+        text += "\nGoals, time over the floor's where nothing else is said:\n";
     }
     for goal in judged {
         text += &format!(
@@ -151,7 +126,7 @@ pub(crate) fn text(outcomes: &[Outcome]) -> String {
 fn table(outcome: &Outcome) -> Table {
     let mut table = Table::new();
     let mut header = vec![String::new()];
-    for step in STEPS {
+    for step in outcome.job.steps() {
         header.extend([format!("{step}, ns a leaf"), "x floor".to_owned()]);
     }
     table
@@ -189,12 +164,12 @@ pub(crate) fn json(outcomes: &[Outcome]) -> Value {
     for outcome in outcomes {
         let job = &outcome.job;
         for row in &outcome.rows {
-            for (step, name) in STEPS.iter().enumerate() {
+            for (step, name) in job.steps().iter().enumerate() {
                 rows.push(json!({
                     "bytes": job.bytes,
                     "leaf_bytes": job.leaf.bytes(),
                     "trees": job.trees,
-                    "calls": job.calls.name(),
+                    "calls": job.calls_name(),
                     "tables": row.tables,
                     "rounds": outcome.rounds,
                     "subject": row.subject,
@@ -210,7 +185,7 @@ pub(crate) fn json(outcomes: &[Outcome]) -> Value {
         json!({
             "bytes": outcome.job.bytes,
             "leaf_bytes": outcome.job.leaf.bytes(),
-            "calls": outcome.job.calls.name(),
+            "calls": outcome.job.calls_name(),
             "floor_over_memset": spread(&outcome.floor_over_memset),
         })
     });
@@ -244,7 +219,7 @@ fn spread(spread: &Spread) -> Value {
 mod tests {
     use super::*;
     use crate::rounds::Row;
-    use granule_bench::job::{Calls, Job, Leaf};
+    use granule_bench::job::{Calls, Job, Leaf, Tables};
 
     fn flat(value: f64) -> Spread {
         Spread {
@@ -256,24 +231,33 @@ mod tests {
         }
     }
 
-    fn outcome(bytes: u64, map: f64, floor_over_memset: f64) -> Outcome {
-        let row = |subject, map| Row {
+    fn row(subject: &'static str, ratios: [f64; 3]) -> Row {
+        let [map, protect, unmap] = ratios;
+        Row {
             subject,
             tables: 1,
-            nanoseconds: [flat(2.0); 3],
-            ratio: [flat(map), flat(1.6), flat(0.5)],
-        };
+            nanoseconds: vec![flat(2.0); 3],
+            ratio: ratios.map(flat).to_vec(),
+            ratios: vec![[map, protect, unmap, f64::NAN]; 31],
+        }
+    }
+
+    fn outcome(bytes: u64, map: f64, floor_over_memset: f64) -> Outcome {
         Outcome {
             job: Job {
                 bytes,
-                leaf: Leaf::Page4K,
+                leaf: Leaf::PAGE_4K,
                 trees: 1,
-                calls: Calls::Range,
+                calls: Calls::RANGE,
             },
             rounds: 31,
-            floor: [flat(1.0); 3],
+            floor: vec![flat(1.0); 3],
             floor_over_memset: flat(floor_over_memset),
-            rows: vec![row("other", 9.0), row(OURS, map), row("granule, live", 9.0)],
+            rows: vec![
+                row("other", [9.0, 1.6, 0.5]),
+                row("granule", [map, 1.6, 0.5]),
+                row("granule, live", [9.0, 1.6, 0.5]),
+            ],
         }
     }
 
@@ -289,6 +273,7 @@ mod tests {
             ("map 1 GiB in 4K leaves", Some(false)),
             ("protect 64 GiB in 4K leaves", Some(false)),
             ("protect 1 GiB in 4K leaves", Some(false)),
+            ("unmap 64 GiB in 4K leaves", Some(false)),
             ("protect 64 GiB in 4K leaves, live", Some(false)),
             ("protect 1 GiB in 4K leaves, live", Some(true)),
         ];
@@ -304,10 +289,39 @@ mod tests {
     }
 
     #[test]
+    fn calls_are_judged_by_other_crates() {
+        let mut calls = outcome(64 << 20, 6.0, 1.0);
+        calls.job.calls = Calls::of(4, Tables::There);
+        let other = ["aarch64-paging", "page_table_multiarch", "x86_64"];
+        for (subject, map) in other.into_iter().zip([9.0, 1.0, 5.0]) {
+            calls.rows.push(row(subject, [map, 1.0, 0.1]));
+        }
+        let judged = judge(&[calls]);
+        let of = |words: &str| {
+            let mut all = judged.iter().filter(|one| one.what.contains(words));
+            let one = all.next().unwrap();
+            (one.ratio.median, one.reached())
+        };
+        assert_eq!(
+            of("map 64 MiB in 4K leaves, 4 pages a call, tables there, over the fastest"),
+            (1.2, Some(true))
+        );
+        assert_eq!(
+            of("protect 64 MiB in 4K leaves, 4 pages a call, tables there, live"),
+            (1.0, Some(true))
+        );
+        assert_eq!(of("unmap 64 MiB"), (5.0, Some(false)));
+        assert_eq!(judged.len(), 6);
+    }
+
+    #[test]
     fn too_few_rounds_decide_nothing() {
         for (rounds, decided) in [(1, false), (30, false), (31, true)] {
             let mut few = outcome(64 << 30, 1.0, 1.0);
             few.rounds = rounds;
+            for row in &mut few.rows {
+                row.ratios.truncate(rounds);
+            }
             let outcomes = [few];
             let text = text(&outcomes);
             assert_eq!(text.contains(": reached"), decided, "{text}");

@@ -8,9 +8,9 @@
 
 use crate::clock;
 use crate::stats::Spread;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use granule_bench::arena::Arena;
-use granule_bench::job::Job;
+use granule_bench::job::{Job, STEPS};
 use granule_bench::subjects::Subject;
 use granule_bench::turn::{self, Measured};
 
@@ -20,15 +20,20 @@ pub(crate) const ROUNDS: u16 = 31;
 /// Nanoseconds for each of the steps.
 type Times = Measured;
 
+/// Time over the floor's, for each of the steps.
+pub(crate) type Ratios = [f64; STEPS.len()];
+
 /// One subject at one job.
 pub(crate) struct Row {
     pub(crate) subject: &'static str,
     /// The tables of all trees, as taken from the arena.
     pub(crate) tables: u64,
     /// Nanoseconds a leaf, for each step.
-    pub(crate) nanoseconds: [Spread; 3],
+    pub(crate) nanoseconds: Vec<Spread>,
     /// Time over the floor's in the same round, for each step.
-    pub(crate) ratio: [Spread; 3],
+    pub(crate) ratio: Vec<Spread>,
+    /// The same for each round, in their order.
+    pub(crate) ratios: Vec<Ratios>,
 }
 
 /// All subjects at one job.
@@ -36,7 +41,7 @@ pub(crate) struct Outcome {
     pub(crate) job: Job,
     pub(crate) rounds: usize,
     /// Nanoseconds a leaf.
-    pub(crate) floor: [Spread; 3],
+    pub(crate) floor: Vec<Spread>,
     /// The floor's map over `memset` of the same bytes.
     pub(crate) floor_over_memset: Spread,
     pub(crate) rows: Vec<Row>,
@@ -81,40 +86,40 @@ pub(crate) fn run(
         }
     }
     let leaves = job.leaves() as f64;
-    let floors = samples.iter().flat_map(|s| &s.floor);
+    let spreads = |all: &[[f64; STEPS.len()]]| spreads(all, job.steps().len());
+    let a_leaf = |times: &Times| times.map(|time| time as f64 / leaves);
+    let floors = samples.iter().flat_map(|s| &s.floor).map(a_leaf);
+    let floors: Vec<_> = floors.collect();
     let rows = subjects.iter().zip(&samples).map(|(subject, samples)| {
-        let pairs = || samples.own.iter().zip(&samples.floor);
+        let nanoseconds: Vec<_> = samples.own.iter().map(a_leaf).collect();
+        let pairs = samples.own.iter().zip(&samples.floor);
+        let ratios = pairs.map(|(own, floor)| {
+            let ratio = |step| own[step] as f64 / floor[step] as f64;
+            std::array::from_fn(ratio)
+        });
+        let ratios: Vec<Ratios> = ratios.collect();
         Ok(Row {
             subject: subject.name(),
             tables: samples.tables,
-            nanoseconds: spreads(samples.own.iter(), |times, step| {
-                times[step] as f64 / leaves
-            })?,
-            ratio: spreads(pairs(), |(own, floor), step| {
-                own[step] as f64 / floor[step] as f64
-            })?,
+            nanoseconds: spreads(&nanoseconds)?,
+            ratio: spreads(&ratios)?,
+            ratios,
         })
     });
     Ok(Outcome {
         job,
         rounds,
-        floor: spreads(floors, |times, step| times[step] as f64 / leaves)?,
+        floor: spreads(&floors)?,
         floor_over_memset: Spread::of(memset).context("no rounds")?,
         rows: rows.collect::<Result<_>>()?,
     })
 }
 
-/// The spread of what `value` gives for each step.
-fn spreads<T: Copy>(
-    samples: impl Iterator<Item = T> + Clone,
-    value: impl Fn(T, usize) -> f64,
-) -> Result<[Spread; 3]> {
-    let spread = |step| Spread::of(samples.clone().map(|sample| value(sample, step)).collect());
-    let all = [spread(0), spread(1), spread(2)];
-    let [Some(map), Some(protect), Some(unmap)] = all else {
-        bail!("no rounds");
-    };
-    Ok([map, protect, unmap])
+/// The spread of each of the first steps.
+fn spreads(samples: &[[f64; STEPS.len()]], steps: usize) -> Result<Vec<Spread>> {
+    let spread = |step| Spread::of(samples.iter().map(|sample| sample[step]).collect());
+    let all: Option<_> = (0..steps).map(spread).collect();
+    all.context("no rounds")
 }
 
 #[cfg(test)]
@@ -122,53 +127,55 @@ mod tests {
     use super::*;
     use crate::memory::HostArena;
     use granule_bench::arena::TABLE;
-    use granule_bench::job::{Calls, Leaf};
+    use granule_bench::job::{self, Calls, Leaf, Tables};
     use granule_bench::subjects::{self, Found};
-    use granule_bench::turn::STEPS;
 
-    const JOBS: [Job; 5] = [
-        Job {
-            bytes: 6 << 20,
-            leaf: Leaf::Page4K,
+    /// One job for ranges in each size of leaf, and all those by call.
+    fn jobs() -> Vec<Job> {
+        let range = |bytes, leaf| Job {
+            bytes,
+            leaf,
             trees: 2,
-            calls: Calls::Range,
-        },
-        Job {
-            bytes: 6 << 20,
-            leaf: Leaf::Page4K,
-            trees: 2,
-            calls: Calls::Page,
-        },
-        Job {
-            bytes: 6 << 20,
-            leaf: Leaf::Page4K,
-            trees: 2,
-            calls: Calls::PageAndTables,
-        },
-        Job {
-            bytes: 3 << 30,
-            leaf: Leaf::Block1G,
-            trees: 2,
-            calls: Calls::Range,
-        },
-        Job {
-            bytes: 6 << 20,
-            leaf: Leaf::Block2M,
-            trees: 3,
-            calls: Calls::Range,
-        },
-    ];
+            calls: Calls::RANGE,
+        };
+        let ranges = [
+            range(6 << 20, Leaf::PAGE_4K),
+            range(8 << 20, Leaf::BLOCK_2M),
+            range(4 << 30, Leaf::BLOCK_1G),
+        ];
+        let all = job::jobs(true).chain(job::jobs_of_larger_pages());
+        let by_call = all.filter(|job| !job.calls.is_range()).map(|job| {
+            let few = match job.calls.tables {
+                Tables::Crossed | Tables::Own => 3 * job.leaf.span(),
+                Tables::There | Tables::Made => 1536 * job.leaf.bytes(),
+            };
+            Job {
+                bytes: job.bytes.min(few).min(64 << 30),
+                trees: 2,
+                ..job
+            }
+        });
+        by_call.chain(ranges).collect()
+    }
+
+    fn all_subjects() -> Vec<Box<dyn Subject>> {
+        let mut all = subjects::all().unwrap();
+        all.extend(subjects::library_alone().unwrap());
+        all
+    }
 
     #[test]
     fn every_subject_maps_protects_and_unmaps_what_it_says() {
-        let arena = HostArena::new(64).unwrap();
-        for job in JOBS {
-            let mut subjects = subjects::all().unwrap();
-            let outcome = run(job, &mut subjects, 3, &arena, &|| ()).unwrap();
+        let arena = HostArena::new(4 << 20).unwrap();
+        for job in jobs() {
+            let mut subjects = all_subjects();
+            let outcome = run(job, &mut subjects, 1, &arena, &|| ()).unwrap();
             let takers = subjects.iter().filter(|s| s.takes(&job)).count();
             assert_eq!(outcome.rows.len(), takers);
-            assert!(outcome.rows.len() >= 5);
+            let is_shared = job.leaf.page_bytes() == TABLE;
+            assert!(outcome.rows.len() >= if is_shared { 7 } else { 2 }, "{job}");
             for row in &outcome.rows {
+                assert_eq!(row.ratio.len(), job.steps().len());
                 assert_eq!(row.tables, job.trees * job.tables(), "{}", row.subject);
                 for spread in row.ratio.iter().chain(&row.nanoseconds) {
                     assert!(spread.least > 0.0 && spread.most.is_finite());
@@ -181,10 +188,12 @@ mod tests {
     fn an_arena_that_is_too_small_is_an_error() {
         let job = Job {
             bytes: 4 << 30,
-            ..JOBS[0]
+            leaf: Leaf::PAGE_4K,
+            trees: 1,
+            calls: Calls::RANGE,
         };
         let arena = HostArena::new(1).unwrap();
-        assert!(arena.taken() == 0 && TABLE == 4096);
+        assert_eq!(arena.taken(), 0);
         let failed = run(job, &mut subjects::all().unwrap(), 1, &arena, &|| ());
         let message = format!("{:#}", failed.err().unwrap());
         assert!(message.contains("the arena is too small"), "{message}");
@@ -201,9 +210,13 @@ mod tests {
             "lazy"
         }
 
+        fn takes(&self, job: &Job) -> bool {
+            self.inner.takes(job)
+        }
+
         fn map(&mut self, job: &Job) -> Result<()> {
             let half = Job {
-                bytes: job.bytes - job.leaf.bytes().max(2 << 20),
+                bytes: job.bytes - job.leaf.span().min(job.bytes / 2),
                 ..*job
             };
             let job = if self.step == "map" { &half } else { job };
@@ -232,6 +245,11 @@ mod tests {
             self.inner.query(tree, address)
         }
 
+        fn query_each(&self, job: &Job) -> u64 {
+            let sum = self.inner.query_each(job);
+            if self.step == "query" { sum - 1 } else { sum }
+        }
+
         fn forget(&mut self, trees: usize) {
             self.inner.forget(trees);
         }
@@ -239,14 +257,20 @@ mod tests {
 
     #[test]
     fn work_that_is_not_done_is_found() {
-        let arena = HostArena::new(64).unwrap();
-        for step in STEPS {
-            for job in JOBS {
-                let inner = subjects::all().unwrap().remove(0);
+        let arena = HostArena::new(4 << 20).unwrap();
+        for job in jobs() {
+            for step in job.steps() {
+                let mut inner = all_subjects();
+                inner.retain(|subject| subject.takes(&job));
+                let inner = inner.remove(0);
                 let mut lazy: [Box<dyn Subject>; 1] = [Box::new(Lazy { inner, step })];
                 let failed = run(job, &mut lazy, 1, &arena, &|| ());
                 let message = format!("{:#}", failed.err().unwrap());
-                assert!(message.contains(&format!("after {step}")), "{message}");
+                let expected = match *step {
+                    "query" => "its queries return".to_owned(),
+                    step => format!("after {step}"),
+                };
+                assert!(message.contains(&expected), "{job}: {message}");
             }
         }
     }

@@ -2,8 +2,9 @@
 //! same rows on arm64.
 //!
 //! Each build has a different amount of unrelated code, because that changes how compiler and
-//! linker lay out the same source. Instructions are counted by `examples/instruction-counts` under
-//! QEMU's `-icount`. tools/granule-bench/README.md has the keys of both JSON objects.
+//! linker lay out the same source. tools/granule-bench/README.md has the keys of both JSON objects.
+
+mod instructions;
 
 use std::fmt::Write as _;
 use std::process::Command;
@@ -12,9 +13,8 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 use serde_json::{Value, json};
 
-use crate::guest;
 use xtask::files;
-use xtask::workspace::{KERNEL_TARGET, build_executable, capture, cargo, root, run, target_dir};
+use xtask::workspace::{capture, cargo, run, target_dir};
 
 /// The keys by which rows of different runs are matched.
 const NAMES: [&str; 5] = ["bytes", "leaf_bytes", "calls", "subject", "step"];
@@ -24,7 +24,7 @@ pub(crate) struct BenchOptions {
     /// Builds with different amounts of unrelated code
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=10))]
     builds: u16,
-    /// Count the instructions on arm64 instead
+    /// Count the instructions on arm64 instead, with link-time optimisation and without
     #[arg(long, conflicts_with_all = ["builds", "quick", "rounds", "cpu"])]
     instructions: bool,
     /// Print JSON
@@ -54,7 +54,7 @@ impl BenchOptions {
 
 pub(crate) fn bench(options: &BenchOptions) -> Result<()> {
     let result = if options.instructions {
-        json!({"rows": counts()?})
+        instructions::counts()?
     } else {
         let programs = (0..options.builds).map(build).collect::<Result<Vec<_>>>()?;
         let runs = programs.iter().map(|program| {
@@ -67,6 +67,8 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<()> {
     };
     if options.json {
         println!("{result:#}");
+    } else if options.instructions {
+        print!("{}", instructions::text(&result)?);
     } else {
         print!("{}", text(&result)?);
     }
@@ -85,41 +87,6 @@ fn build(amount: u16) -> Result<std::path::PathBuf> {
     std::fs::copy(&built, &program)
         .with_context(|| format!("cannot copy {} to {}", built.display(), program.display()))?;
     Ok(program)
-}
-
-/// Builds and boots the program that counts, and returns its rows.
-fn counts() -> Result<Vec<Value>> {
-    let manifest = root().join("examples/Cargo.toml");
-    let target = target_dir().join("examples");
-    let program = build_executable(&[
-        "--release".as_ref(),
-        "-p".as_ref(),
-        "instruction-counts".as_ref(),
-        "--target".as_ref(),
-        KERNEL_TARGET.as_ref(),
-        "--manifest-path".as_ref(),
-        manifest.as_os_str(),
-        "--target-dir".as_ref(),
-        target.as_os_str(),
-    ])?;
-    let options = ["-M", "virt", "-cpu", "max", "-icount", "shift=0"];
-    parse(&guest::console(&program, &options, guest::LIMIT * 10)?)
-}
-
-/// The rows on the console, which ends with `done`.
-fn parse(console: &str) -> Result<Vec<Value>> {
-    let lines = console.strip_suffix("done\n").with_context(|| {
-        let last = console.lines().next_back().unwrap_or("nothing");
-        format!("instruction-counts printed `{last}` last, expected `done`")
-    })?;
-    let rows = lines.lines().map(|line| {
-        let row: Value = serde_json::from_str(line)
-            .with_context(|| format!("instruction-counts printed `{line}`, expected a row"))?;
-        let count = row["instructions"].as_u64().unwrap_or(0);
-        ensure!(count > 0, "no instruction was counted for `{line}`");
-        Ok(row)
-    });
-    rows.collect()
 }
 
 /// The median of a row or of a goal.
@@ -169,6 +136,15 @@ fn merge(runs: &[Value]) -> Result<Value> {
     Ok(merged)
 }
 
+/// How a goal was judged.
+fn reached(goal: &Value) -> &'static str {
+    match goal["reached"].as_bool() {
+        Some(true) => "reached",
+        Some(false) => "missed",
+        None => "not decided",
+    }
+}
+
 /// A line for each subject and step.
 fn text(result: &Value) -> Result<String> {
     let mut text = String::new();
@@ -177,7 +153,7 @@ fn text(result: &Value) -> Result<String> {
         let number = |key: &str| row[key].as_u64().unwrap_or(0);
         let _ = write!(
             text,
-            "{:>5} MiB, leaves of {:>7} KiB, {:<15} {:<29} {:<7}",
+            "{:>6} MiB, leaves of {:>7} KiB, {:<24} {:<29} {:<7}",
             number("bytes") >> 20,
             number("leaf_bytes") >> 10,
             name("calls"),
@@ -190,17 +166,10 @@ fn text(result: &Value) -> Result<String> {
             let most = all.fold(0.0, f64::max);
             let _ = write!(text, " {most:>8.2} x floor (best build {least:>8.2})");
         }
-        if let (Some(all), Some(leaves)) = (row["instructions"].as_f64(), row["leaves"].as_f64()) {
-            let _ = write!(text, " {:>9.3} instructions a leaf", all / leaves);
-        }
         text.push('\n');
     }
     for goal in result["goals"].as_array().into_iter().flatten() {
-        let reached = match goal["reached"].as_bool() {
-            Some(true) => "reached",
-            Some(false) => "missed",
-            None => "not decided",
-        };
+        let reached = reached(goal);
         let what = goal["what"].as_str().unwrap_or_default();
         let (most, found) = (&goal["at_most"], median(goal)?);
         let _ = writeln!(
@@ -225,16 +194,6 @@ mod tests {
         })
     }
 
-    fn console() -> String {
-        let row = |subject: &str, instructions: u64| {
-            format!(
-                "{{\"bytes\": 4096, \"leaf_bytes\": 4096, \"calls\": \"range\", \"subject\": \"{subject}\", \
-                 \"step\": \"map\", \"leaves\": 8, \"instructions\": {instructions}}}\n"
-            )
-        };
-        row("floor", 16) + &row("granule", 20) + "done\n"
-    }
-
     #[test]
     fn the_worst_build_counts() {
         let runs = [
@@ -253,13 +212,6 @@ mod tests {
     }
 
     #[test]
-    fn instructions_are_reported_for_each_leaf() {
-        let counts = parse(&console()).unwrap();
-        let text = text(&json!({"rows": counts})).unwrap();
-        assert!(text.contains("2.500 instructions a leaf"), "{text}");
-    }
-
-    #[test]
     fn rows_that_differ_between_builds_are_an_error() {
         let mut other = result(1.0, true, None);
         other["rows"][0]["step"] = json!("unmap");
@@ -269,21 +221,5 @@ mod tests {
         fewer["rows"] = json!([]);
         let error = merge(&[result(1.0, true, None), fewer]).unwrap_err();
         assert!(error.to_string().contains("different rows"), "{error}");
-    }
-
-    #[test]
-    fn a_console_that_is_cut_or_counts_nothing_is_an_error() {
-        let whole = console();
-        assert_eq!(parse(&whole).unwrap().len(), 2);
-        let cut = parse(whole.strip_suffix("done\n").unwrap()).unwrap_err();
-        assert!(cut.to_string().contains("expected `done`"), "{cut}");
-        let none = parse(&whole.replace(": 20}", ": 0}")).unwrap_err();
-        assert!(none.to_string().contains("no instruction"), "{none}");
-        assert!(
-            parse("failed: why\n")
-                .unwrap_err()
-                .to_string()
-                .contains("failed: why")
-        );
     }
 }

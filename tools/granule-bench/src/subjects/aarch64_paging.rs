@@ -2,8 +2,8 @@
 //! tables from the global allocator.
 //!
 //! Blocks are left to it, pages requested by its constraint; a range is unmapped as documented, by
-//! mapping it with flags that are not valid. It has no calls for single pages: a page is a range of
-//! one.
+//! mapping it with flags that are not valid. It has no calls for single leaves: a page is a range of
+//! one. Nor has it one for a query: a visit of one page is what comes nearest.
 
 #![allow(
     unsafe_code,
@@ -12,7 +12,7 @@
 
 use super::{Found, Subject};
 use crate::arena::{self, TABLE};
-use crate::job::{Calls, Job, Leaf, VIRTUAL};
+use crate::job::{Each, Job};
 use aarch64_paging::Mapping;
 use aarch64_paging::descriptor::{Descriptor, El1Attributes, PhysicalAddress, UpdatableDescriptor};
 use aarch64_paging::paging::{Constraints, El1And0, MemoryRegion, PageTable, Translation, VaRange};
@@ -71,13 +71,15 @@ impl Aarch64Paging {
         Self { live, trees }
     }
 
-    /// A new, empty tree.
-    fn tree(&self) -> Tree {
-        let tree = Mapping::with_asid_and_va_range(Pages, 0, 0, El1And0, VaRange::Lower);
-        if self.live {
-            tree.mark_active();
+    /// Makes the job's trees.
+    fn make(&mut self, job: &Job) {
+        for _ in 0..job.trees {
+            let tree = Mapping::with_asid_and_va_range(Pages, 0, 0, El1And0, VaRange::Lower);
+            if self.live {
+                tree.mark_active();
+            }
+            self.trees.push(ManuallyDrop::new(tree));
         }
-        ManuallyDrop::new(tree)
     }
 }
 
@@ -93,18 +95,17 @@ const fn region(start: u64, bytes: u64) -> MemoryRegion {
     MemoryRegion::new(start as usize, (start + bytes) as usize)
 }
 
-/// Calls `operation` with each range that the job names in one call, and what it translates to.
-#[inline(always)]
-fn ranges(
-    job: &Job,
-    mut operation: impl FnMut(MemoryRegion, PhysicalAddress) -> Result<()>,
-) -> Result<()> {
-    if job.calls == Calls::Range {
-        let output = PhysicalAddress(job.physical() as usize);
-        return operation(region(VIRTUAL, job.bytes), output);
-    }
-    for (page, output) in job.each() {
-        operation(region(page, TABLE), PhysicalAddress(output as usize))?;
+/// Maps what each call names. Pages are asked for, blocks are left to it.
+fn map_each(tree: &mut Tree, job: &Job, calls: Each, bytes: u64) -> Result<()> {
+    let constraints = if job.leaf.is_page() {
+        Constraints::NO_BLOCK_MAPPINGS
+    } else {
+        Constraints::empty()
+    };
+    for (start, output) in calls {
+        let (range, output) = (region(start, bytes), PhysicalAddress(output as usize));
+        tree.map_range(&range, output, ATTRIBUTES, constraints)
+            .context("map_range")?;
     }
     Ok(())
 }
@@ -126,55 +127,41 @@ impl Subject for Aarch64Paging {
     }
 
     fn prepare(&mut self, job: &Job) -> Result<()> {
-        for _ in 0..job.trees {
-            let mut tree = self.tree();
-            for offset in job.kept_leaves() {
-                let output = PhysicalAddress((job.physical() + offset) as usize);
-                let page = region(VIRTUAL + offset, TABLE);
-                tree.map_range(&page, output, ATTRIBUTES, Constraints::NO_BLOCK_MAPPINGS)?;
-            }
-            self.trees.push(tree);
+        self.make(job);
+        for tree in &mut self.trees {
+            map_each(tree, job, job.kept(), job.leaf.bytes())?;
         }
         Ok(())
     }
 
     fn map(&mut self, job: &Job) -> Result<()> {
-        let constraints = match job.leaf {
-            Leaf::Page4K => Constraints::NO_BLOCK_MAPPINGS,
-            Leaf::Block2M | Leaf::Block1G => Constraints::empty(),
-        };
         if self.trees.is_empty() {
-            for _ in 0..job.trees {
-                let tree = self.tree();
-                self.trees.push(tree);
-            }
+            self.make(job);
         }
         for tree in &mut self.trees {
-            ranges(job, |range, output| {
-                tree.map_range(&range, output, ATTRIBUTES, constraints)
-                    .context("map_range")
-            })?;
+            map_each(tree, job, job.each(), job.call_bytes())?;
         }
         Ok(())
     }
 
     fn protect(&mut self, job: &Job) -> Result<()> {
         for tree in &mut self.trees {
-            ranges(job, |range, _| {
-                tree.modify_range(&range, &read_only)
-                    .context("modify_range")
-            })?;
+            for (start, _) in job.each() {
+                tree.modify_range(&region(start, job.call_bytes()), &read_only)
+                    .context("modify_range")?;
+            }
         }
         Ok(())
     }
 
     fn unmap(&mut self, job: &Job) -> Result<()> {
-        let invalid = El1Attributes::empty();
+        let (nowhere, invalid) = (PhysicalAddress(0), El1Attributes::empty());
         for tree in &mut self.trees {
-            ranges(job, |range, _| {
-                tree.map_range(&range, PhysicalAddress(0), invalid, Constraints::empty())
-                    .context("map_range without VALID")
-            })?;
+            for (start, _) in job.each() {
+                let range = region(start, job.call_bytes());
+                tree.map_range(&range, nowhere, invalid, Constraints::empty())
+                    .context("map_range without VALID")?;
+            }
         }
         Ok(())
     }
@@ -195,6 +182,25 @@ impl Subject for Aarch64Paging {
         };
         self.trees.get(tree)?.walk_range(&page, &mut visit).ok()?;
         found
+    }
+
+    fn query_each(&self, job: &Job) -> u64 {
+        let mut sum = 0_u64;
+        for tree in &self.trees {
+            for (start, _) in job.each() {
+                let mut visit =
+                    |_: &MemoryRegion, entry: &Descriptor<El1Attributes>, level: usize| {
+                        let within = start & ((1_u64 << (39 - 9 * level)) - 1);
+                        if entry.flags().contains(El1Attributes::VALID) {
+                            sum = sum.wrapping_add(entry.output_address().0 as u64 + within);
+                        }
+                        Ok(())
+                    };
+                // A failure leaves the sum wrong.
+                let _ = tree.walk_range(&region(start, TABLE), &mut visit);
+            }
+        }
+        sum
     }
 
     fn forget(&mut self, trees: usize) {

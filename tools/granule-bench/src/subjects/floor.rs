@@ -1,14 +1,14 @@
 //! The floor: no subject that makes the same stores can be faster. Plain loops, no tree.
 //!
 //! Mapping and unmapping store 512 entries into each table that the job has; protecting loads, ORs
-//! and stores the entries of the tables that hold leaves. `memset` of the same bytes is there for
-//! comparison with the floor.
+//! and stores the entries of the tables that hold leaves, and queries load them. `memset` of the
+//! same bytes is there for comparison with the floor.
 
 #![allow(unsafe_code, reason = "tables in the arena")]
 
 use super::descriptor;
 use crate::arena::{self, TABLE};
-use crate::job::{Job, PHYSICAL};
+use crate::job::{Job, VIRTUAL};
 use anyhow::{Context, Result, ensure};
 use core::hint::black_box;
 
@@ -52,6 +52,11 @@ impl Floor {
         );
     }
 
+    /// Loads each leaf.
+    pub fn query(&self) {
+        black_box(sum(&self.tables[self.above..]));
+    }
+
     /// Nothing, into all tables.
     pub fn unmap(&mut self) {
         store(self.tables, black_box(0), black_box(0));
@@ -87,7 +92,8 @@ impl Floor {
     }
 }
 
-const FIRST: u64 = descriptor::page(PHYSICAL);
+/// Any address that a page can have.
+const FIRST: u64 = descriptor::page(VIRTUAL);
 
 /// The entry at an index counted through all tables.
 const fn nth(at: u64) -> u64 {
@@ -112,4 +118,10 @@ fn load_or_store(tables: &mut [[u64; ENTRIES]], bits: u64) {
             *entry |= bits;
         }
     }
+}
+
+#[inline(never)]
+fn sum(tables: &[[u64; ENTRIES]]) -> u64 {
+    let entries = tables.as_flattened().iter();
+    entries.fold(0, |sum, entry| sum.wrapping_add(*entry))
 }

@@ -1,37 +1,39 @@
-//! This library: `map`, `protect` and `unmap` of the range or of one page, and variants of them.
+//! This library: `map`, `protect` and `unmap` of what a call names, and variants of them.
 
 #![allow(unsafe_code, reason = "tables in the arena, which no CPU walks")]
 
 use super::{Found, Subject};
-use crate::arena::{self, TABLE};
-use crate::job::{Calls, Job, Leaf, VIRTUAL};
+use crate::arena;
+use crate::job::{Each, Job, Tables, VIRTUAL};
 use alloc::vec::Vec;
 use anyhow::{Context, Result};
-use granule::arch::Level;
+use core::marker::PhantomData;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{
-    Attributes, CpuFeatures, Geometry, IdRegisters, Page4K, PageSize, Permissions, PhysicalAddress,
-    Regime, VaRange, VirtualAddress,
+    Attributes, CpuFeatures, Geometry, IdRegisters, IntermediateAddress, Level, Page, PageSize,
+    Permissions, PhysicalAddress, Regime, Stage2Attributes, Stage2Geometry, Stage2Permissions,
+    VaRange, VirtualAddress,
 };
 use granule::table::{
-    DirectMapped, EmptyTables, Environment, FreedTable, Holes, Leaves, Live, Offset, PageTables,
-    PermissionChange, TableAllocator, TableRun,
+    DirectMapped, EmptyTables, Environment, FreedTable, Holes, Leaves, Live, NoCpu, Offset,
+    PageTables, PermissionChange, Stage, Stage1, Stage2, Stage2PermissionChange, TableAllocator,
+    TableRun, TlbOps,
 };
 
 /// Pages from the arena.
-struct Pages;
+struct Pages<P>(PhantomData<P>);
 
-// SAFETY: the arena hands out 4K pages that nobody else uses until it is reset, and the trees
+// SAFETY: the arena hands out aligned pages of this size that nobody else uses until it is reset, and the trees
 // are forgotten before that; their addresses are the host's, below 2^48.
-unsafe impl TableAllocator for Pages {
+unsafe impl<P: Page> TableAllocator for Pages<P> {
     #[inline(always)]
     fn reserve(&mut self, tables: usize) -> bool {
-        arena::left() >= tables as u64
+        arena::left() >= tables as u64 * P::SIZE.bytes()
     }
 
     #[inline(always)]
     fn allocate(&mut self, most: usize) -> Option<TableRun> {
-        let (first, count) = arena::take(most as u64)?;
+        let (first, count) = arena::take_tables(most as u64, P::SIZE.bytes())?;
         Some(TableRun {
             first: PhysicalAddress(first),
             count: count as usize,
@@ -42,33 +44,121 @@ unsafe impl TableAllocator for Pages {
     fn free(&mut self, _: FreedTable) {}
 }
 
-/// A user program can issue neither TLBIs nor the barriers of a kernel; on a bare machine the live rows
-/// issue what they would in a kernel, as aarch64-paging's do.
-#[cfg(not(all(target_arch = "aarch64", target_os = "none")))]
-type Tlb = granule::table::NoCpu;
-#[cfg(all(target_arch = "aarch64", target_os = "none"))]
-type Tlb = granule::hw::Hardware;
+/// A stage of translation, as the benchmark uses it.
+pub(super) trait Translation: Stage {
+    type Tlb: TlbOps;
 
-#[cfg(not(all(target_arch = "aarch64", target_os = "none")))]
-const TLB: fn(TlbCapabilities) -> Tlb = granule::table::NoCpu;
-#[cfg(all(target_arch = "aarch64", target_os = "none"))]
-const TLB: fn(TlbCapabilities) -> Tlb = granule::hw::Hardware::new;
+    const READ_WRITE: Self::Attributes;
+    const READ_ONLY: Self::PermissionChange;
+    /// The names of [`Plain`](Variant::Plain) and [`Keep`](Variant::Keep), and the same of live tables.
+    const NAMES: [[&'static str; 2]; 2];
+    /// Whether other crates have it too.
+    const IS_SHARED: bool;
 
-/// No CPU walks these tables.
-type Tree = PageTables<Page4K, Environment<DirectMapped<Offset>, Pages, Tlb>>;
-
-/// A tree as the benchmark uses it.
-enum Held {
-    Private(Tree),
-    Live(Live<Tree>),
+    fn tlb(capabilities: TlbCapabilities) -> Self::Tlb;
+    /// Returns the shape of an address space of 48 bits.
+    fn geometry(cpu: &CpuFeatures, page: PageSize) -> Result<Self::Geometry>;
+    fn at(address: u64) -> Self::Input;
+    fn is_writable(attributes: &Self::Attributes) -> bool;
 }
 
-impl Held {
-    const fn tables(&mut self) -> &mut Tree {
+impl Translation for Stage1 {
+    /// A user program can issue neither TLBIs nor the barriers of a kernel; on a bare machine the
+    /// live rows issue what they would in a kernel, as aarch64-paging's do.
+    #[cfg(not(all(target_arch = "aarch64", target_os = "none")))]
+    type Tlb = NoCpu;
+    #[cfg(all(target_arch = "aarch64", target_os = "none"))]
+    type Tlb = granule::hw::Hardware;
+
+    const READ_WRITE: Attributes = Attributes::normal(Permissions::READ_WRITE);
+    const READ_ONLY: PermissionChange = PermissionChange::NONE.writable(false);
+    const NAMES: [[&'static str; 2]; 2] = [
+        ["granule", "granule, keeps tables"],
+        ["granule, live", "granule, live, keeps tables"],
+    ];
+    const IS_SHARED: bool = true;
+
+    #[cfg(not(all(target_arch = "aarch64", target_os = "none")))]
+    fn tlb(capabilities: TlbCapabilities) -> NoCpu {
+        NoCpu(capabilities)
+    }
+
+    #[cfg(all(target_arch = "aarch64", target_os = "none"))]
+    fn tlb(capabilities: TlbCapabilities) -> granule::hw::Hardware {
+        granule::hw::Hardware::new(capabilities)
+    }
+
+    fn geometry(cpu: &CpuFeatures, page: PageSize) -> Result<Geometry> {
+        let (range, regime) = (VaRange::Lower, Regime::El1And0);
+        Ok(Geometry::new(cpu, page, 48, range, regime)?)
+    }
+
+    #[inline(always)]
+    fn at(address: u64) -> VirtualAddress {
+        VirtualAddress(address)
+    }
+
+    fn is_writable(attributes: &Attributes) -> bool {
+        attributes.permissions.writable
+    }
+}
+
+impl Translation for Stage2 {
+    /// TLBIs of stage 2 are for EL2, where the program that counts does not run.
+    type Tlb = NoCpu;
+
+    const READ_WRITE: Stage2Attributes = Stage2Attributes::normal(Stage2Permissions::READ_WRITE);
+    const READ_ONLY: Stage2PermissionChange = Stage2PermissionChange::NONE.writable(false);
+    const NAMES: [[&'static str; 2]; 2] = [
+        ["granule, stage 2", "granule, stage 2, keeps tables"],
+        [
+            "granule, stage 2, live",
+            "granule, stage 2, live, keeps tables",
+        ],
+    ];
+    const IS_SHARED: bool = false;
+
+    fn tlb(capabilities: TlbCapabilities) -> NoCpu {
+        NoCpu(capabilities)
+    }
+
+    fn geometry(cpu: &CpuFeatures, page: PageSize) -> Result<Stage2Geometry> {
+        Ok(Stage2Geometry::new(cpu, page, 48)?)
+    }
+
+    #[inline(always)]
+    fn at(address: u64) -> IntermediateAddress {
+        IntermediateAddress(address)
+    }
+
+    fn is_writable(attributes: &Stage2Attributes) -> bool {
+        attributes.permissions.writable
+    }
+}
+
+/// No CPU walks these tables.
+type Tree<P, S> =
+    PageTables<P, Environment<DirectMapped<Offset>, Pages<P>, <S as Translation>::Tlb>, S>;
+
+/// A tree as the benchmark uses it.
+enum Held<P: Page, S: Translation> {
+    Private(Tree<P, S>),
+    Live(Live<Tree<P, S>>),
+}
+
+impl<P: Page, S: Translation> Held<P, S> {
+    const fn tables(&mut self) -> &mut Tree<P, S> {
         match self {
             Self::Private(tree) => tree,
             // SAFETY: no CPU walks the tables.
             Self::Live(tree) => unsafe { tree.changes() },
+        }
+    }
+
+    fn view(&self) -> &Tree<P, S> {
+        match self {
+            Self::Private(tree) => tree,
+            Self::Live(tree) => tree,
         }
     }
 }
@@ -89,121 +179,125 @@ pub(super) enum Variant {
 }
 
 /// This library's trees.
-pub(super) struct Granule {
-    geometry: Geometry,
+pub(super) struct Granule<P: Page, S: Translation> {
+    geometry: S::Geometry,
     live: bool,
     variant: Variant,
-    trees: Vec<Held>,
+    trees: Vec<Held<P, S>>,
 }
 
-const READ_WRITE: Attributes = Attributes::normal(Permissions::READ_WRITE);
-const READ_ONLY: PermissionChange = PermissionChange::NONE.writable(false);
-
-impl Granule {
+impl<P: Page, S: Translation> Granule<P, S> {
     /// With `live`, the tables are made live before anything is mapped.
     pub(super) fn new(live: bool, variant: Variant) -> Result<Self> {
-        // 48 bits of physical address, 4K pages.
-        let cpu = CpuFeatures::new(IdRegisters::new().mmfr0(0x5));
-        let geometry = Geometry::new(&cpu, PageSize::K4, 48, VaRange::Lower, Regime::El1And0)?;
+        // 48 bits of physical address, all sizes of pages at both stages.
+        let cpu = CpuFeatures::new(IdRegisters::new().mmfr0(0x10_0005));
         Ok(Self {
-            geometry,
+            geometry: S::geometry(&cpu, P::SIZE)?,
             live,
             variant,
             trees: Vec::new(),
         })
     }
 
-    /// Makes an empty tree.
-    fn make(&mut self) -> Result<&mut Tree> {
-        // SAFETY: tables are at their addresses, in this program's own memory.
-        let offset = unsafe { Offset::new(0) };
-        let environment = Environment {
-            memory: DirectMapped(offset),
-            allocator: Pages,
-            tlb: TLB(TlbCapabilities::BASIC.range(true).level_hint(true)),
-        };
-        let tree = Tree::new(self.geometry, environment)?;
-        self.trees.push(if self.live {
-            // SAFETY: no CPU walks the tables in spite of the call.
-            Held::Live(unsafe { tree.make_live() })
-        } else {
-            Held::Private(tree)
-        });
-        let made = self.trees.last_mut().context("no tree")?;
-        Ok(made.tables())
+    /// Makes the job's trees.
+    fn make(&mut self, job: &Job) -> Result<()> {
+        for _ in 0..job.trees {
+            // SAFETY: tables are at their addresses, in this program's own memory.
+            let offset = unsafe { Offset::new(0) };
+            let environment = Environment {
+                memory: DirectMapped(offset),
+                allocator: Pages(PhantomData),
+                tlb: S::tlb(TlbCapabilities::BASIC.range(true).level_hint(true)),
+            };
+            let tree = Tree::<P, S>::new(self.geometry, environment)?;
+            self.trees.push(if self.live {
+                // SAFETY: no CPU walks the tables in spite of the call.
+                Held::Live(unsafe { tree.make_live() })
+            } else {
+                Held::Private(tree)
+            });
+        }
+        Ok(())
     }
 }
 
-fn map_range(tree: &mut Tree, job: &Job) -> Result<()> {
-    let top = match job.leaf {
-        Leaf::Page4K => Level::L3,
-        Leaf::Block2M => Level::L2,
-        Leaf::Block1G => Level::L1,
-    };
-    let leaves = Leaves {
-        top,
-        contiguous: false,
-    };
-    let (start, output) = (VirtualAddress(VIRTUAL), PhysicalAddress(job.physical()));
-    tree.map(start, output, job.bytes, READ_WRITE, leaves)
-        .context("map")
-}
-
-fn map_pages(tree: &mut Tree, pages: impl Iterator<Item = (u64, u64)>) -> Result<()> {
-    for (page, output) in pages {
-        let (start, output) = (VirtualAddress(page), PhysicalAddress(output));
-        tree.map(start, output, TABLE, READ_WRITE, Leaves::PAGES)?;
+/// Maps what each call names.
+#[inline(always)]
+fn map_each<P: Page, S: Translation>(
+    tree: &mut Tree<P, S>,
+    calls: Each,
+    bytes: u64,
+    leaves: Leaves,
+) -> Result<()> {
+    for (start, output) in calls {
+        let (start, output) = (S::at(start), PhysicalAddress(output));
+        tree.map(start, output, bytes, S::READ_WRITE, leaves)?;
     }
     Ok(())
 }
 
-fn protect_pages(tree: &mut Tree, job: &Job) -> Result<()> {
-    for (page, _) in job.each() {
-        tree.protect(VirtualAddress(page), TABLE, READ_ONLY, Holes::Skip)?;
+#[inline(always)]
+fn protect_each<P: Page, S: Translation>(
+    tree: &mut Tree<P, S>,
+    job: &Job,
+    bytes: u64,
+    holes: Holes,
+) -> Result<()> {
+    for (start, _) in job.each() {
+        tree.protect(S::at(start), bytes, S::READ_ONLY, holes)?;
     }
     Ok(())
 }
 
-fn unmap_pages(tree: &mut Tree, job: &Job) -> Result<()> {
-    for (page, _) in job.each() {
-        tree.unmap(VirtualAddress(page), TABLE)?;
+#[inline(always)]
+fn unmap_each<P: Page, S: Translation>(tree: &mut Tree<P, S>, job: &Job, bytes: u64) -> Result<()> {
+    for (start, _) in job.each() {
+        tree.unmap(S::at(start), bytes)?;
     }
     Ok(())
 }
 
-fn unmap_pages_keeping_tables(tree: &mut Tree, job: &Job) -> Result<()> {
-    for (page, _) in job.each() {
-        tree.unmap_keeping_tables(VirtualAddress(page), TABLE)?;
+/// Unmaps the page of each call.
+fn unmap_each_keeping_tables<P: Page, S: Translation>(
+    tree: &mut Tree<P, S>,
+    job: &Job,
+) -> Result<()> {
+    for (start, _) in job.each() {
+        tree.unmap_keeping_tables(S::at(start), P::SIZE.bytes())?;
     }
     Ok(())
 }
 
-fn map_by_cursor(tree: &mut Tree, job: &Job) -> Result<()> {
-    let mut cursor = tree.cursor(VirtualAddress(VIRTUAL))?;
+fn map_by_cursor<P: Page, S: Translation>(tree: &mut Tree<P, S>, job: &Job) -> Result<()> {
+    let mut cursor = tree.cursor(S::at(VIRTUAL))?;
     for (kept, output) in job.all() {
         if kept {
             cursor.advance();
         } else {
-            cursor.map(PhysicalAddress(output), READ_WRITE)?;
+            cursor.map(PhysicalAddress(output), S::READ_WRITE)?;
         }
     }
     Ok(())
 }
 
-fn protect_by_cursor(tree: &mut Tree, job: &Job) -> Result<()> {
-    let mut cursor = tree.cursor(VirtualAddress(VIRTUAL))?;
+fn protect_by_cursor<P: Page, S: Translation>(tree: &mut Tree<P, S>, job: &Job) -> Result<()> {
+    let mut cursor = tree.cursor(S::at(VIRTUAL))?;
     for (kept, _) in job.all() {
         if kept {
             cursor.advance();
         } else {
-            cursor.protect(READ_ONLY, Holes::Skip)?;
+            cursor.protect(S::READ_ONLY, Holes::Skip)?;
         }
     }
     Ok(())
 }
 
-fn unmap_by_cursor(tree: &mut Tree, job: &Job, empty: EmptyTables) -> Result<()> {
-    let mut cursor = tree.cursor(VirtualAddress(VIRTUAL))?;
+fn unmap_by_cursor<P: Page, S: Translation>(
+    tree: &mut Tree<P, S>,
+    job: &Job,
+    empty: EmptyTables,
+) -> Result<()> {
+    let mut cursor = tree.cursor(S::at(VIRTUAL))?;
     for (kept, _) in job.all() {
         if kept {
             cursor.advance();
@@ -214,14 +308,14 @@ fn unmap_by_cursor(tree: &mut Tree, job: &Job, empty: EmptyTables) -> Result<()>
     Ok(())
 }
 
-impl Subject for Granule {
+impl<P: Page, S: Translation> Subject for Granule<P, S> {
     fn name(&self) -> &'static str {
+        let [plain, keep] = S::NAMES[usize::from(self.live)];
         match (self.live, self.variant) {
-            (false, Variant::Plain) => "granule",
-            (true, Variant::Plain) => "granule, live",
+            (_, Variant::Plain) => plain,
+            (_, Variant::Keep) => keep,
             (false, Variant::Refuse) => "granule, holes refused",
             (true, Variant::Refuse) => "granule, live, holes refused",
-            (_, Variant::Keep) => "granule, keeps tables",
             (false, Variant::Cursor) => "granule, cursor",
             (true, Variant::Cursor) => "granule, live, cursor",
             (_, Variant::KeepCursor) => "granule, cursor, keeps tables",
@@ -229,90 +323,100 @@ impl Subject for Granule {
     }
 
     fn takes(&self, job: &Job) -> bool {
-        match self.variant {
-            Variant::Plain => true,
-            Variant::Refuse => job.calls == Calls::Range,
-            Variant::Keep | Variant::Cursor | Variant::KeepCursor => job.calls != Calls::Range,
-        }
+        let has_cursor = job.is_page() && job.calls.tables != Tables::Own;
+        job.leaf.page_bytes() == P::SIZE.bytes()
+            && match self.variant {
+                Variant::Plain => S::IS_SHARED || !job.calls.is_range(),
+                Variant::Refuse => job.calls.is_range(),
+                Variant::Keep => job.is_page(),
+                Variant::Cursor | Variant::KeepCursor => has_cursor,
+            }
     }
 
     fn prepare(&mut self, job: &Job) -> Result<()> {
-        let pages = || {
-            job.kept_leaves()
-                .map(|offset| (VIRTUAL + offset, job.physical() + offset))
-        };
-        for _ in 0..job.trees {
-            map_pages(self.make()?, pages())?;
+        self.make(job)?;
+        for tree in &mut self.trees {
+            let (bytes, leaves) = (job.leaf.bytes(), Leaves::LARGEST);
+            map_each(tree.tables(), job.kept(), bytes, leaves)?;
         }
         Ok(())
     }
 
+    // A page is a constant for the compiler, as where a user writes it; other lengths are not. What
+    // is asked for is a constant as well, but for a range of blocks.
     fn map(&mut self, job: &Job) -> Result<()> {
-        if job.calls == Calls::Range {
-            for _ in 0..job.trees {
-                map_range(self.make()?, job)?;
-            }
-            return Ok(());
-        }
         if self.trees.is_empty() {
-            for _ in 0..job.trees {
-                self.make()?;
-            }
+            self.make(job)?;
         }
+        let bytes = job.call_bytes();
         for tree in &mut self.trees {
+            let tree = tree.tables();
             match self.variant {
-                Variant::Cursor | Variant::KeepCursor => map_by_cursor(tree.tables(), job)?,
-                _ => map_pages(tree.tables(), job.each())?,
+                Variant::Cursor | Variant::KeepCursor => map_by_cursor(tree, job)?,
+                _ if job.is_page() => map_each(tree, job.each(), P::SIZE.bytes(), Leaves::PAGES)?,
+                _ if job.leaf.is_page() => map_each(tree, job.each(), bytes, Leaves::PAGES)?,
+                _ if !job.calls.is_range() => map_each(tree, job.each(), bytes, Leaves::LARGEST)?,
+                _ => {
+                    let levels = [Level::L3, Level::L2, Level::L1];
+                    let above = job.leaf.above() as usize;
+                    let top = *levels.get(above).context("no such block")?;
+                    let contiguous = false;
+                    map_each(tree, job.each(), bytes, Leaves { top, contiguous })?;
+                }
             }
         }
         Ok(())
     }
 
     fn protect(&mut self, job: &Job) -> Result<()> {
+        let bytes = job.call_bytes();
         for tree in &mut self.trees {
             let tree = tree.tables();
-            match (job.calls, self.variant) {
-                (Calls::Range, variant) => {
-                    let holes = match variant {
-                        Variant::Refuse => Holes::Refuse,
-                        _ => Holes::Skip,
-                    };
-                    tree.protect(VirtualAddress(VIRTUAL), job.bytes, READ_ONLY, holes)
-                        .context("protect")?;
-                }
-                (_, Variant::Cursor | Variant::KeepCursor) => protect_by_cursor(tree, job)?,
-                _ => protect_pages(tree, job)?,
+            match self.variant {
+                Variant::Cursor | Variant::KeepCursor => protect_by_cursor(tree, job)?,
+                Variant::Refuse => protect_each(tree, job, bytes, Holes::Refuse)?,
+                _ if job.is_page() => protect_each(tree, job, P::SIZE.bytes(), Holes::Skip)?,
+                _ => protect_each(tree, job, bytes, Holes::Skip)?,
             }
         }
         Ok(())
     }
 
     fn unmap(&mut self, job: &Job) -> Result<()> {
+        let bytes = job.call_bytes();
         for tree in &mut self.trees {
             let tree = tree.tables();
-            match (job.calls, self.variant) {
-                (Calls::Range, _) => tree
-                    .unmap(VirtualAddress(VIRTUAL), job.bytes)
-                    .context("unmap")?,
-                (_, Variant::Keep) => unmap_pages_keeping_tables(tree, job)?,
-                (_, Variant::Cursor) => unmap_by_cursor(tree, job, EmptyTables::Free)?,
-                (_, Variant::KeepCursor) => unmap_by_cursor(tree, job, EmptyTables::Keep)?,
-                _ => unmap_pages(tree, job)?,
+            match self.variant {
+                Variant::Cursor => unmap_by_cursor(tree, job, EmptyTables::Free)?,
+                Variant::KeepCursor => unmap_by_cursor(tree, job, EmptyTables::Keep)?,
+                Variant::Keep => unmap_each_keeping_tables(tree, job)?,
+                _ if job.is_page() => unmap_each(tree, job, P::SIZE.bytes())?,
+                _ => unmap_each(tree, job, bytes)?,
             }
         }
         Ok(())
     }
 
     fn query(&self, tree: usize, address: u64) -> Option<Found> {
-        let mapping = match self.trees.get(tree)? {
-            Held::Private(tree) => tree.query(VirtualAddress(address))?,
-            Held::Live(tree) => tree.query(VirtualAddress(address))?,
-        };
+        let tree = self.trees.get(tree)?.view();
+        let mapping = tree.query(S::at(address))?;
         Some(Found {
             output: mapping.output.0,
             bytes: mapping.bytes,
-            writable: mapping.attributes.permissions.writable,
+            writable: S::is_writable(&mapping.attributes),
         })
+    }
+
+    fn query_each(&self, job: &Job) -> u64 {
+        let mut sum = 0_u64;
+        for tree in &self.trees {
+            let tree = tree.view();
+            for (address, _) in job.each() {
+                let mapping = tree.query(S::at(address));
+                sum = sum.wrapping_add(mapping.map_or(0, |mapping| mapping.output.0));
+            }
+        }
+        sum
     }
 
     fn forget(&mut self, trees: usize) {

@@ -1,19 +1,18 @@
-//! page_table_multiarch: one cursor's region calls, or a cursor and one call for each page, four
-//! levels, arm64 descriptors. Its cursor keeps no place; it collects what to flush.
+//! page_table_multiarch: a cursor's region calls, or for single leaves its calls for those, a new
+//! cursor for each call, four levels, arm64 descriptors. Its cursor keeps no place; it collects what
+//! to flush.
 //!
 //! Its own description of arm64 compiles only there, so the same numbers stand here; off bare
 //! metal its cursor flushes nothing.
 
 use super::{Found, Subject, descriptor};
 use crate::arena::{self, TABLE};
-use crate::job::{Calls, Job, Leaf, VIRTUAL};
+use crate::job::{Each, Job, VIRTUAL};
 use alloc::vec::Vec;
 use anyhow::{Result, anyhow};
 use core::mem::ManuallyDrop;
 use memory_addr::{PhysAddr, VirtAddr};
-use page_table_multiarch::{
-    MappingFlags, PageSize, PageTable64, PagingHandler, PagingMetaData, PagingResult,
-};
+use page_table_multiarch::{MappingFlags, PageSize, PageTable64, PagingHandler, PagingMetaData};
 
 struct Arm64;
 
@@ -27,10 +26,12 @@ impl PagingMetaData for Arm64 {
     fn flush_tlb(_: Option<VirtAddr>) {}
 }
 
-/// Frames from the arena, at their own addresses.
-struct Frames;
+/// Frames from the arena, at their own addresses. Each size of leaf, and calls of one leaf and of more,
+/// have code of their own, so that the compiler folds and inlines the crate's as it does where a user
+/// has one place that calls it.
+struct Frames<const ABOVE: u32, const ONE: bool>;
 
-impl PagingHandler for Frames {
+impl<const ABOVE: u32, const ONE: bool> PagingHandler for Frames<ABOVE, ONE> {
     #[inline(always)]
     fn alloc_frame() -> Option<PhysAddr> {
         let (first, _) = arena::take(1)?;
@@ -53,25 +54,25 @@ impl PagingHandler for Frames {
     }
 }
 
-type Tree = PageTable64<Arm64, descriptor::Entry, Frames>;
+type Tree<const ABOVE: u32, const ONE: bool> =
+    PageTable64<Arm64, descriptor::Entry, Frames<ABOVE, ONE>>;
 
-/// Its trees, never dropped: that would visit every table, which no subject is timed for.
+/// Its trees of leaves so many levels above pages, for calls of one leaf or for others. They are never
+/// dropped: that would visit every table, which no subject is timed for.
 #[derive(Default)]
-pub(super) struct Multiarch {
-    trees: Vec<ManuallyDrop<Tree>>,
+pub(super) struct Multiarch<const ABOVE: u32, const ONE: bool> {
+    trees: Vec<ManuallyDrop<Tree<ABOVE, ONE>>>,
 }
 
 const READ_WRITE: MappingFlags = MappingFlags::READ.union(MappingFlags::WRITE);
 
-#[inline(always)]
-fn map_page(tree: &mut Tree, page: u64, output: u64) -> PagingResult {
-    let output = PhysAddr::from(output as usize);
-    let page = VirtAddr::from(page as usize);
-    tree.cursor()
-        .map(page, output, PageSize::Size4K, READ_WRITE)
-}
+impl<const ABOVE: u32, const ONE: bool> Multiarch<ABOVE, ONE> {
+    const SIZE: PageSize = match ABOVE {
+        0 => PageSize::Size4K,
+        1 => PageSize::Size2M,
+        _ => PageSize::Size1G,
+    };
 
-impl Multiarch {
     /// Makes the job's trees.
     fn make(&mut self, job: &Job) -> Result<()> {
         for _ in 0..job.trees {
@@ -80,79 +81,79 @@ impl Multiarch {
         }
         Ok(())
     }
+
+    /// Maps what some calls name, in each tree.
+    fn map_calls(&mut self, job: &Job, calls: &Each, bytes: u64) -> Result<()> {
+        let distance = (VIRTUAL - job.physical()) as usize;
+        for tree in &mut self.trees {
+            for (start, output) in calls.clone() {
+                let start = VirtAddr::from(start as usize);
+                let mapped = if ONE {
+                    let output = PhysAddr::from(output as usize);
+                    tree.cursor().map(start, output, Self::SIZE, READ_WRITE)
+                } else {
+                    let output = |at: VirtAddr| PhysAddr::from(at.as_usize() - distance);
+                    let bytes = bytes as usize;
+                    tree.cursor()
+                        .map_region(start, output, bytes, READ_WRITE, ABOVE > 0)
+                };
+                mapped.map_err(failed)?;
+            }
+        }
+        Ok(())
+    }
 }
 
-impl Subject for Multiarch {
+impl<const ABOVE: u32, const ONE: bool> Subject for Multiarch<ABOVE, ONE> {
     fn name(&self) -> &'static str {
         "page_table_multiarch"
     }
 
+    fn takes(&self, job: &Job) -> bool {
+        let is_one = job.calls.leaves == 1;
+        job.leaf.page_bytes() == TABLE && job.leaf.above() == ABOVE && is_one == ONE
+    }
+
     fn prepare(&mut self, job: &Job) -> Result<()> {
         self.make(job)?;
-        for tree in &mut self.trees {
-            for offset in job.kept_leaves() {
-                map_page(tree, VIRTUAL + offset, job.physical() + offset).map_err(failed)?;
-            }
-        }
-        Ok(())
+        self.map_calls(job, &job.kept(), job.leaf.bytes())
     }
 
     fn map(&mut self, job: &Job) -> Result<()> {
         if self.trees.is_empty() {
             self.make(job)?;
         }
-        let distance = (job.physical() - VIRTUAL) as usize;
-        for tree in &mut self.trees {
-            if job.calls == Calls::Range {
-                tree.cursor()
-                    .map_region(
-                        VirtAddr::from(VIRTUAL as usize),
-                        |address| PhysAddr::from(address.as_usize() + distance),
-                        job.bytes as usize,
-                        READ_WRITE,
-                        job.leaf != Leaf::Page4K,
-                    )
-                    .map_err(failed)?;
-                continue;
-            }
-            for (page, output) in job.each() {
-                map_page(tree, page, output).map_err(failed)?;
-            }
-        }
-        Ok(())
+        self.map_calls(job, &job.each(), job.call_bytes())
     }
 
     fn protect(&mut self, job: &Job) -> Result<()> {
-        let start = VirtAddr::from(VIRTUAL as usize);
+        let bytes = job.call_bytes() as usize;
         for tree in &mut self.trees {
-            if job.calls == Calls::Range {
-                tree.cursor()
-                    .protect_region(start, job.bytes as usize, MappingFlags::READ)
-                    .map_err(failed)?;
-                continue;
-            }
-            for (page, _) in job.each() {
-                let page = VirtAddr::from(page as usize);
-                tree.cursor()
-                    .protect(page, MappingFlags::READ)
-                    .map_err(failed)?;
+            for (start, _) in job.each() {
+                let start = VirtAddr::from(start as usize);
+                let protected = if ONE {
+                    tree.cursor().protect(start, MappingFlags::READ).map(drop)
+                } else {
+                    tree.cursor()
+                        .protect_region(start, bytes, MappingFlags::READ)
+                };
+                protected.map_err(failed)?;
             }
         }
         Ok(())
     }
 
     fn unmap(&mut self, job: &Job) -> Result<()> {
-        let start = VirtAddr::from(VIRTUAL as usize);
+        let bytes = job.call_bytes() as usize;
         for tree in &mut self.trees {
-            if job.calls == Calls::Range {
-                tree.cursor()
-                    .unmap_region(start, job.bytes as usize)
-                    .map_err(failed)?;
-                continue;
-            }
-            for (page, _) in job.each() {
-                let page = VirtAddr::from(page as usize);
-                tree.cursor().unmap(page).map_err(failed)?;
+            for (start, _) in job.each() {
+                let start = VirtAddr::from(start as usize);
+                let unmapped = if ONE {
+                    tree.cursor().unmap(start).map(drop)
+                } else {
+                    tree.cursor().unmap_region(start, bytes)
+                };
+                unmapped.map_err(failed)?;
             }
         }
         Ok(())
@@ -166,6 +167,18 @@ impl Subject for Multiarch {
             bytes: size as u64,
             writable: flags.contains(MappingFlags::WRITE),
         })
+    }
+
+    fn query_each(&self, job: &Job) -> u64 {
+        let mut sum = 0_u64;
+        for tree in &self.trees {
+            for (start, _) in job.each() {
+                if let Ok((output, ..)) = tree.query(VirtAddr::from(start as usize)) {
+                    sum = sum.wrapping_add(output.as_usize() as u64);
+                }
+            }
+        }
+        sum
     }
 
     fn forget(&mut self, trees: usize) {

@@ -1,11 +1,11 @@
 //! page-table-generic: its `map` (its `map_linear_pages` walks from the root for each leaf),
-//! `protect_region` and `unmap_with_config`, four levels of 4K, arm64 descriptors. For single pages
-//! `map` and `unmap_with_config` of one page (its `map_page` and `unmap_page` do the same and
+//! `protect_region` and `unmap_with_config`, four levels of 4K, arm64 descriptors. For single leaves
+//! `map` and `unmap_with_config` of one leaf (its `map_page` and `unmap_page` do the same and
 //! flush, `unmap_page` after another walk) and `protect_page`.
 
 use super::{Found, Subject, descriptor};
 use crate::arena::{self, TABLE};
-use crate::job::{Calls, Job, Leaf, VIRTUAL};
+use crate::job::{Each, Job};
 use alloc::vec::Vec;
 use anyhow::{Result, anyhow};
 use core::mem::ManuallyDrop;
@@ -48,10 +48,12 @@ impl FrameAllocator for Frames {
     }
 }
 
+type Tree = PageTable<Arm64, Frames>;
+
 /// Its trees, never dropped: that would visit every table, which no subject is timed for.
 #[derive(Default)]
 pub(super) struct PageTableGeneric {
-    trees: Vec<ManuallyDrop<PageTable<Arm64, Frames>>>,
+    trees: Vec<ManuallyDrop<Tree>>,
 }
 
 /// The configuration of a map.
@@ -62,7 +64,7 @@ fn mapping(job: &Job, start: u64, output: u64, bytes: u64) -> MapConfig<u64> {
         paddr: PhysAddr::from_usize(output as usize),
         size: bytes as usize,
         pte: descriptor::READ_WRITE,
-        allow_huge: job.leaf != Leaf::Page4K,
+        allow_huge: !job.leaf.is_page(),
         flush: false,
     }
 }
@@ -75,6 +77,24 @@ fn unmapping(start: u64, bytes: u64) -> UnmapConfig {
         size: bytes as usize,
         flush: false,
     }
+}
+
+#[inline(always)]
+fn map_each(tree: &mut Tree, job: &Job, calls: Each, bytes: u64) -> Result<()> {
+    for (start, output) in calls {
+        let config = mapping(job, start, output, bytes);
+        PageTableRef::map(tree, &config).map_err(failed)?;
+    }
+    Ok(())
+}
+
+#[inline(always)]
+fn unmap_each(tree: &mut Tree, job: &Job, bytes: u64) -> Result<()> {
+    for (start, _) in job.each() {
+        tree.unmap_with_config(&unmapping(start, bytes))
+            .map_err(failed)?;
+    }
+    Ok(())
 }
 
 impl PageTableGeneric {
@@ -96,10 +116,7 @@ impl Subject for PageTableGeneric {
     fn prepare(&mut self, job: &Job) -> Result<()> {
         self.make(job)?;
         for tree in &mut self.trees {
-            for offset in job.kept_leaves() {
-                let config = mapping(job, VIRTUAL + offset, job.physical() + offset, TABLE);
-                PageTableRef::map(tree, &config).map_err(failed)?;
-            }
+            map_each(tree, job, job.kept(), job.leaf.bytes())?;
         }
         Ok(())
     }
@@ -109,30 +126,28 @@ impl Subject for PageTableGeneric {
             self.make(job)?;
         }
         for tree in &mut self.trees {
-            if job.calls == Calls::Range {
-                let config = mapping(job, VIRTUAL, job.physical(), job.bytes);
-                PageTableRef::map(tree, &config).map_err(failed)?;
-                continue;
-            }
-            for (page, output) in job.each() {
-                let config = mapping(job, page, output, TABLE);
-                PageTableRef::map(tree, &config).map_err(failed)?;
+            match job.is_page() {
+                true => map_each(tree, job, job.each(), TABLE)?,
+                false => map_each(tree, job, job.each(), job.call_bytes())?,
             }
         }
         Ok(())
     }
 
     fn protect(&mut self, job: &Job) -> Result<()> {
+        let bytes = job.call_bytes() as usize;
         for tree in &mut self.trees {
-            if job.calls == Calls::Range {
-                let start = VirtAddr::from_usize(VIRTUAL as usize);
-                tree.protect_region(start, job.bytes as usize, descriptor::READ)
-                    .map_err(failed)?;
+            if job.calls.leaves == 1 {
+                for (start, _) in job.each() {
+                    let start = VirtAddr::from_usize(start as usize);
+                    tree.protect_page(start, descriptor::READ).map_err(failed)?;
+                }
                 continue;
             }
-            for (page, _) in job.each() {
-                let page = VirtAddr::from_usize(page as usize);
-                tree.protect_page(page, descriptor::READ).map_err(failed)?;
+            for (start, _) in job.each() {
+                let start = VirtAddr::from_usize(start as usize);
+                tree.protect_region(start, bytes, descriptor::READ)
+                    .map_err(failed)?;
             }
         }
         Ok(())
@@ -140,14 +155,9 @@ impl Subject for PageTableGeneric {
 
     fn unmap(&mut self, job: &Job) -> Result<()> {
         for tree in &mut self.trees {
-            if job.calls == Calls::Range {
-                tree.unmap_with_config(&unmapping(VIRTUAL, job.bytes))
-                    .map_err(failed)?;
-                continue;
-            }
-            for (page, _) in job.each() {
-                tree.unmap_with_config(&unmapping(page, TABLE))
-                    .map_err(failed)?;
+            match job.is_page() {
+                true => unmap_each(tree, job, TABLE)?,
+                false => unmap_each(tree, job, job.call_bytes())?,
             }
         }
         Ok(())
@@ -158,6 +168,18 @@ impl Subject for PageTableGeneric {
         let (output, attributes, bytes) = self.trees.get(tree)?.query(address).ok()?;
         let output = output.as_usize() as u64;
         Some(descriptor::found(output, bytes as u64, attributes))
+    }
+
+    fn query_each(&self, job: &Job) -> u64 {
+        let mut sum = 0_u64;
+        for tree in &self.trees {
+            for (start, _) in job.each() {
+                if let Ok(output) = tree.translate_phys(VirtAddr::from_usize(start as usize)) {
+                    sum = sum.wrapping_add(output.as_usize() as u64);
+                }
+            }
+        }
+        sum
     }
 
     fn forget(&mut self, trees: usize) {

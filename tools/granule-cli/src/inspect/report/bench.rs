@@ -75,8 +75,8 @@ const KINDS: [Kind; 7] = [
     Kind {
         name: "cargo xtask bench --instructions",
         known_by: "/rows/0/leaves",
-        names: &["bytes", "leaf_bytes", "calls", "subject", "step"],
-        measures: &["instructions", "leaves"],
+        names: &["lto", "bytes", "leaf_bytes", "calls", "subject", "step"],
+        measures: &["instructions", "call_count", "leaves"],
     },
     Kind {
         name: "granule-peers",
