@@ -58,8 +58,8 @@ impl Dispatch for Direct<'_> {
         // live only so that barriers are counted.
         let mut tables =
             unsafe { Live::<PageTables<P, _>>::from_root(root, self.geometry, parts)? };
-        // SAFETY: no CPU walks the tables.
-        linear::create(unsafe { tables.changes() }, self.pieces)?;
+        // SAFETY: no CPU walks the tables, and `Tables` reaches every one of them, mapped or not.
+        unsafe { linear::create(tables.changes(), self.pieces)? };
         Ok(Cost {
             counts: counters.get(),
             zeroed: 0,
