@@ -169,7 +169,7 @@ impl Dispatch for ByFixmap<'_> {
             in_flight: false,
         };
         let mut builder = FixmapBuilder::<P, _>::new(self.strategy, self.barriers, &mut slots);
-        // SAFETY: no CPU walks the tables, and nothing else changes them.
+        // SAFETY: no CPU walks the tables, nothing else changes them, and the slots are new.
         unsafe { builder.create(root, self.pieces)? };
         Ok(slots.cost)
     }
@@ -221,7 +221,7 @@ unsafe impl FixmapSlots for Slots {
         VirtualAddress(SLOTS)
     }
 
-    fn open(&mut self, slot: Slot, table: PhysicalAddress) {
+    unsafe fn open(&mut self, slot: Slot, table: PhysicalAddress) {
         if let Some(mapped) = self.mapped.get_mut(slot.number()) {
             *mapped = table;
         }
