@@ -7,8 +7,9 @@
 //! be counted once per record: too rarely, but still enough to differ from the number that tests
 //! expect.
 
-use super::header::{ListHeader, ListMemory};
+use super::header::ListHeader;
 use super::layout::{LINE, MOST_LINE, RECORD_BYTES};
+use super::memory::ListMemory;
 use super::steps::{self, RelocationCpu};
 use core::mem::size_of;
 use granule::arch::PhysicalAddress;

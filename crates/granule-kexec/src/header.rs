@@ -1,18 +1,8 @@
-//! The header of the list, as the relocation code reads it, and access to the words of the list.
-//! The records behind the header belong to [`list`](super::list).
+//! The header of the list, as the relocation code reads it. The records behind the header belong to
+//! [`list`](super::list).
 
 use super::layout::RECORD_BYTES;
 use core::mem::{offset_of, size_of};
-
-/// Access to the list's memory, a word at a time, by physical address.
-pub trait ListMemory {
-    /// The word at an address, a multiple of 8. `None` where this kernel has no memory, which only
-    /// an overwritten list leads to.
-    fn load(&self, address: u64) -> Option<u64>;
-
-    /// Stores a word in a page that came from the allocator.
-    fn store(&mut self, address: u64, word: u64);
-}
 
 /// The parameters of the relocation code, at the start of the list's first page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

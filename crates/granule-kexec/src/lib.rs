@@ -35,6 +35,9 @@
 //! - **Checks come first.** An invalid segment returns a [`Refusal`] before anything is taken or written.
 //!   Sources lie outside all destinations, which is checked, so every order of copies is right. The list has
 //!   a digest, which is verified before the point of no return, because the relocation code checks nothing.
+//! - **Pages have one owner.** A [`RelocationList`] and a [`Transition`] own their pages and are consumed when
+//!   these are freed. What is stored and freed through other values (memory, allocator, environment) is
+//!   unsafe: the caller vouches that they fit.
 //! - **Nothing is shared with memory that is replaced.** Code, list and tables lie in new pages outside all
 //!   destinations. The linear map of the transitional tables holds sources, destinations and the list, and
 //!   nothing else, so a stray store faults.
@@ -73,6 +76,7 @@ pub mod header;
 pub mod image;
 mod layout;
 pub mod list;
+pub mod memory;
 pub mod place;
 pub mod plan;
 pub mod ranges;
@@ -87,13 +91,14 @@ pub mod verify;
 
 pub use count::{InstructionCounts, copy_accesses};
 pub use digest::Digest;
-pub use header::{ListHeader, ListMemory};
+pub use header::ListHeader;
 pub use image::{ImageError, ImageHeader};
 pub use layout::{
     CLEAN, CODE_BYTES, COPY, EL2, END, LINE, LINK, MOST_LINE, RECORD_BYTES, SET_VECTORS, START,
     UNCACHED, UNIT,
 };
 pub use list::{RelocationList, Way};
+pub use memory::ListMemory;
 pub use place::{ANYWHERE, TREE_BLOCK, check_boot, find_place, near};
 pub use plan::{ListRecord, Totals, check, plan, reached};
 pub use ranges::{Full, Ranges};

@@ -10,10 +10,12 @@
 //! A [`ListMemory`] gives access to the pages, and a [`TableAllocator`] provides them. No segment's
 //! destination may cover one of these pages.
 
-#![allow(unsafe_code, reason = "pages of the list are not tables")]
+#![allow(unsafe_code, reason = "words of the list's pages, and their way back")]
 
-use super::header::{ListHeader, ListMemory};
+use super::digest::Digest;
+use super::header::ListHeader;
 use super::layout::{EL2, END, LINK, RECORD_BYTES, START, UNCACHED};
+use super::memory::ListMemory;
 use super::plan::{ListRecord, Totals, plan};
 use super::segment::{MemoryMap, PhysRange, Refusal, Segment, in_the_way};
 use super::tables::Transition;
@@ -44,16 +46,46 @@ pub struct Way {
 }
 
 /// A written list: its records are complete, its header is still to be filled in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+///
+/// The value owns the list's pages until [`free`](Self::free) consumes it. They cannot be freed twice:
+///
+/// ```compile_fail,E0382
+/// use granule::table::TableAllocator;
+/// use granule_kexec::{ListError, ListMemory, RelocationList};
+///
+/// fn twice(
+///     list: RelocationList,
+///     memory: &impl ListMemory,
+///     pages: &mut impl TableAllocator,
+/// ) -> Result<(), ListError> {
+///     // SAFETY: the memory reaches the list's pages, which `pages` gave.
+///     unsafe {
+///         list.free(memory, pages)?;
+///         list.free(memory, pages)
+///     }
+/// }
+/// ```
+///
+/// nor can other pages be freed or written:
+///
+/// ```compile_fail,E0451
+/// use granule::arch::PhysicalAddress;
+/// use granule_kexec::RelocationList;
+///
+/// fn elsewhere(list: RelocationList, head: PhysicalAddress) -> RelocationList {
+///     RelocationList { head, ..list }
+/// }
+/// ```
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "pages that are not given back by `free` are lost"]
 pub struct RelocationList {
-    /// The first page.
-    pub head: PhysicalAddress,
-    /// Number of pages.
-    pub pages: usize,
-    /// The page size.
-    pub page: PageSize,
-    /// Totals over its records.
-    pub totals: Totals,
+    head: PhysicalAddress,
+    pages: usize,
+    page: PageSize,
+    totals: Totals,
+    /// The digest of the addresses of all pages, in order. The links are in memory, where they may be
+    /// overwritten; no page is freed unless they lead to these.
+    page_digest: u64,
 }
 
 /// Number of records that fit into a page, without the page's last record, which links to the next
@@ -68,13 +100,56 @@ const fn room(page: PageSize, first: bool) -> u64 {
 }
 
 impl RelocationList {
+    /// The first page.
+    #[must_use]
+    pub const fn head(&self) -> PhysicalAddress {
+        self.head
+    }
+
+    /// The number of pages.
+    #[must_use]
+    pub const fn pages(&self) -> usize {
+        self.pages
+    }
+
+    /// The page size.
+    #[must_use]
+    pub const fn page(&self) -> PageSize {
+        self.page
+    }
+
+    /// The totals over its records.
+    #[must_use]
+    pub const fn totals(&self) -> &Totals {
+        &self.totals
+    }
+
     /// Writes the list for some segments.
+    ///
+    /// The memory and the pages are two values, so the caller vouches that they fit:
+    ///
+    /// ```compile_fail,E0133
+    /// use granule::table::TableAllocator;
+    /// use granule_kexec::{ListMemory, MemoryMap, Refusal, RelocationList};
+    ///
+    /// fn through_other_memory(
+    ///     other: &mut impl ListMemory,
+    ///     pages: &mut impl TableAllocator,
+    ///     memory_map: &MemoryMap<'_>,
+    /// ) -> Result<RelocationList, Refusal> {
+    ///     RelocationList::write(other, pages, &[], memory_map)
+    /// }
+    /// ```
     ///
     /// # Errors
     ///
     /// Those of [`check`](super::check); [`Refusal::OutOfPages`] and [`Refusal::PageInTheWay`],
     /// after all pages were given back.
-    pub fn write(
+    ///
+    /// # Safety
+    ///
+    /// `memory` reaches all pages that `pages` gives. They have the page size of `memory_map`.
+    pub unsafe fn write(
         memory: &mut impl ListMemory,
         pages: &mut impl TableAllocator,
         segments: &[Segment<'_>],
@@ -92,6 +167,7 @@ impl RelocationList {
         // Each page is linked at once, so that an error path can find and free the pages allocated
         // so far.
         let mut head = None;
+        let mut page_digest = Digest::new();
         let mut last = 0;
         let mut taken = 0;
         let mut wrong = None;
@@ -102,11 +178,16 @@ impl RelocationList {
             };
             for index in 0..run.count as u64 {
                 let at = run.first.0 + index * page.bytes();
-                match head {
-                    None => head = Some(at),
-                    Some(_) => store(memory, last + page.bytes() - RECORD_BYTES, &link(at)),
+                page_digest.word(at);
+                // SAFETY: both pages were just allocated, and so are this call's alone. The caller
+                // vouches that `memory` reaches them.
+                unsafe {
+                    match head {
+                        None => head = Some(at),
+                        Some(_) => store(memory, last + page.bytes() - RECORD_BYTES, &link(at)),
+                    }
+                    store(memory, at + page.bytes() - RECORD_BYTES, &end());
                 }
-                store(memory, at + page.bytes() - RECORD_BYTES, &end());
                 if in_the_way(segments, &PhysRange::new(at, page.bytes())).is_some() {
                     wrong.get_or_insert(Refusal::PageInTheWay { what, page: at });
                 }
@@ -119,35 +200,53 @@ impl RelocationList {
             pages: taken,
             page,
             totals,
+            page_digest: page_digest.value(),
         };
-        if let Some(wrong) = wrong {
-            list.give_back(memory, pages);
-            return Err(wrong);
-        }
-        let mut at = list.first();
-        let written = plan(segments, memory_map, |record| {
-            if at & (page.bytes() - 1) == page.bytes() - RECORD_BYTES {
-                // This slot holds the link to the next page. The last page has room for all
-                // remaining records, so its `END` in this slot is never reached.
-                at = memory.load(at).unwrap_or(at);
-            }
-            store(memory, at, &record);
-            at += RECORD_BYTES;
-        });
-        store(memory, at, &end());
+        let written = match wrong {
+            Some(wrong) => Err(wrong),
+            // SAFETY: all pages of the list were just allocated, as many as the records need. The
+            // caller vouches that `memory` reaches them.
+            None => unsafe { list.write_records(memory, segments, memory_map) },
+        };
         match written {
-            Ok(_) => Ok(list),
+            Ok(()) => Ok(list),
             Err(wrong) => {
-                list.give_back(memory, pages);
+                // Only this code has written the pages so far, so their links are intact.
+                // SAFETY: `pages` gave them, and the caller vouches that `memory` reaches them.
+                let _ = unsafe { list.free(memory, pages) };
                 Err(wrong)
             }
         }
     }
 
-    /// Frees the pages on an error path. Only this code has written the pages so far, so their
-    /// links are intact.
-    fn give_back(self, memory: &impl ListMemory, pages: &mut impl TableAllocator) {
-        let _ = self.free(memory, pages);
+    /// Writes the records to the linked pages.
+    ///
+    /// # Safety
+    ///
+    /// `memory` reaches the pages of the list, which have room for all records.
+    unsafe fn write_records(
+        &self,
+        memory: &mut impl ListMemory,
+        segments: &[Segment<'_>],
+        memory_map: &MemoryMap<'_>,
+    ) -> Result<(), Refusal> {
+        let page = self.page.bytes();
+        let mut at = self.first();
+        plan(segments, memory_map, |record| {
+            if at & (page - 1) == page - RECORD_BYTES {
+                // This slot holds the link to the next page. The last page has room for all
+                // remaining records, so its `END` in this slot is never reached.
+                let Some(next) = memory.load(at) else { return };
+                at = next;
+            }
+            // SAFETY: the private fields are those of `write`: the pages belong to the list. `at` is
+            // behind the header or at the start of a linked page, and never passes the last slot.
+            unsafe { store(memory, at, &record) };
+            at += RECORD_BYTES;
+        })?;
+        // SAFETY: as above.
+        unsafe { store(memory, at, &end()) };
+        Ok(())
     }
 
     const fn first(&self) -> u64 {
@@ -167,7 +266,9 @@ impl RelocationList {
         mut each: impl FnMut(PhysicalAddress),
     ) -> Result<(), ListError> {
         let mut at = self.head.0;
+        let mut page_digest = Digest::new();
         for left in (0..self.pages).rev() {
+            page_digest.word(at);
             // Read the link first: `each` may free this page, and its next owner may write to it.
             let last = load_record(memory, at + (self.page.bytes() - RECORD_BYTES))?;
             each(PhysicalAddress(at));
@@ -177,34 +278,80 @@ impl RelocationList {
             }
             at = last.destination;
         }
-        Ok(())
+        if page_digest.value() == self.page_digest {
+            Ok(())
+        } else {
+            let address = self.head.0;
+            Err(ListError::Lost { address })
+        }
     }
 
     /// Frees the pages of the list.
+    ///
+    /// The allocator is another value than the list, so the caller vouches for it:
+    ///
+    /// ```compile_fail,E0133
+    /// use granule::table::TableAllocator;
+    /// use granule_kexec::{ListMemory, RelocationList};
+    ///
+    /// fn to_another(
+    ///     list: RelocationList,
+    ///     memory: &impl ListMemory,
+    ///     other: &mut impl TableAllocator,
+    /// ) {
+    ///     let _ = list.free(memory, other);
+    /// }
+    /// ```
     ///
     /// # Errors
     ///
     /// [`ListError::Lost`] if a link was overwritten. No page is freed then, because the set of
     /// pages is unknown.
-    pub fn free(
+    ///
+    /// # Safety
+    ///
+    /// `memory` reaches the list's pages, as in [`write`](Self::write). `pages` is the allocator that
+    /// they came from, or one that may have them and can reach them.
+    pub unsafe fn free(
         self,
         memory: &impl ListMemory,
         pages: &mut impl TableAllocator,
     ) -> Result<(), ListError> {
         self.each_page(memory, |_| {})?;
         self.each_page(memory, |page| {
-            // SAFETY: a page of the list holds data only and is never used as a table.
+            // SAFETY: the pages that the links lead to are those that were allocated, by the private
+            // `page_digest`, and `self` is consumed. They hold data only and are never used as tables.
+            // The caller vouches for the allocator.
             pages.free(unsafe { FreedTable::unreachable(page) });
         })
     }
 
     /// Writes the header with the digest, which completes the list.
     ///
+    /// The header is stored through memory that the caller vouches for:
+    ///
+    /// ```compile_fail,E0133
+    /// use granule_kexec::{ListMemory, RelocationList, Transition, Way};
+    ///
+    /// fn through_other_memory(
+    ///     list: &mut RelocationList,
+    ///     other: &mut impl ListMemory,
+    ///     way: &Way,
+    ///     transition: &Transition,
+    /// ) {
+    ///     let _ = list.seal(other, way, transition, 0);
+    /// }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`ListError::Lost`] if the list was overwritten since it was written.
-    pub fn seal(
-        &self,
+    ///
+    /// # Safety
+    ///
+    /// `memory` reaches the list's pages, as in [`write`](Self::write).
+    pub unsafe fn seal(
+        &mut self,
         memory: &mut impl ListMemory,
         way: &Way,
         transition: &Transition,
@@ -216,14 +363,14 @@ impl RelocationList {
             digest: 0,
             flags,
             first: self.first(),
-            distance: transition.distance,
+            distance: transition.distance(),
             sctlr: way.sctlr,
-            ttbr1: transition.ttbr1.bits(),
+            ttbr1: transition.ttbr1().bits(),
             tcr: transition.tcr(tcr),
             entry: way.entry.0,
             tree: way.tree.0,
             code: way.code.0.wrapping_add(START),
-            ttbr0: transition.ttbr0.bits(),
+            ttbr0: transition.ttbr0().bits(),
             sctlr_el2: way.sctlr_el2,
             records: self.totals.records,
             bytes_copied: self.totals.bytes_copied,
@@ -231,7 +378,9 @@ impl RelocationList {
         };
         header.digest = digest(memory, &header, |_| {})?;
         for (index, word) in header.words().into_iter().enumerate() {
-            memory.store(self.head.0 + 8 * index as u64, word);
+            // SAFETY: the header begins the first page, which the list owns by the private `head`. The
+            // caller vouches that `memory` reaches it.
+            unsafe { memory.store(self.head.0 + 8 * index as u64, word) };
         }
         Ok(header)
     }
@@ -255,9 +404,15 @@ const fn end() -> ListRecord {
     }
 }
 
-fn store(memory: &mut impl ListMemory, at: u64, record: &ListRecord) {
+/// Stores a record.
+///
+/// # Safety
+///
+/// As for [`ListMemory::store`], for each of its words.
+unsafe fn store(memory: &mut impl ListMemory, at: u64, record: &ListRecord) {
     let words = [record.destination, record.source, record.bytes, record.kind];
     for (index, word) in words.into_iter().enumerate() {
-        memory.store(at + 8 * index as u64, word);
+        // SAFETY: the caller keeps the conditions.
+        unsafe { memory.store(at + 8 * index as u64, word) };
     }
 }

@@ -5,8 +5,8 @@
 //! the steps before it leaves. The recorder reads the list and changes nothing. Operations on
 //! consecutive lines become one event.
 
-use super::header::ListMemory;
 use super::layout::LINE;
+use super::memory::ListMemory;
 use super::steps::RelocationCpu;
 use granule_trace::{Barrier, Event, System};
 

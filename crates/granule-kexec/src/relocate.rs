@@ -45,7 +45,8 @@ unsafe extern "C" {
 /// ever executed.
 #[must_use]
 pub fn code() -> &'static [u8; layout::CODE_BYTES] {
-    // SAFETY: the assembly above defines a read-only section of exactly so many bytes.
+    // SAFETY: the assembly above, which is private to this file, defines a read-only section of exactly
+    // so many bytes.
     unsafe { &granule_kexec_code }
 }
 
@@ -58,8 +59,10 @@ pub fn code() -> &'static [u8; layout::CODE_BYTES] {
 /// * `header` is the linear-map address of the list's first page. The list was
 ///   [sealed](super::RelocationList::seal), and [verified](fn@super::verify) since.
 /// * Its TTBR0 and TTBR1 are those of a [`Transition`](super::Transition) whose linear map has the
-///   same distance. Its TCR is [`Transition::tcr`](super::Transition::tcr) of the current TCR. This
-///   CPU runs at EL1, or at EL2 with E2H and TGE.
+///   same distance, that was not [freed](super::free), and that was built in an environment which
+///   issues barriers on this CPU. The list's pages were not freed either.
+/// * Its TCR is [`Transition::tcr`](super::Transition::tcr) of the current TCR. This CPU runs at EL1, or at
+///   EL2 with E2H and TGE.
 /// * [`code`] was copied to the page that the identity map shows. The page was then cleaned to the
 ///   point of coherency, and after that invalidated in the instruction caches.
 /// * For the uncached way, the pages of the list were cleaned to the point of coherency.

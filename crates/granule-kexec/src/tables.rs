@@ -10,7 +10,7 @@
 
 #![allow(
     unsafe_code,
-    reason = "an environment for two trees in turn, and a tree by its root"
+    reason = "trees by their roots, and the values of registers for them"
 )]
 
 use super::segment::{PhysRange, Refusal, Segment, in_the_way};
@@ -21,7 +21,9 @@ use granule::arch::{
     Attributes, CpuFeatures, Geometry, GeometryError, Kind, Page, Permissions, PhysicalAddress,
     VaRange, VirtualAddress,
 };
-use granule::table::{Entry, Leaves, PageTables, Piece, TableEnvironment, TableError, Visit};
+use granule::table::{
+    Entry, Leaves, PageTables, Piece, TableEnvironment, TableError, Visit, publish,
+};
 
 /// The inputs of [`build`].
 #[derive(Clone, Copy, Debug)]
@@ -44,27 +46,100 @@ pub struct Needs<'a> {
 
 /// Finished tables. No CPU walks them yet, and all stores to them are ordered before any later
 /// walk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+///
+/// The value owns the tables of both halves until [`free`] consumes it. They cannot be freed twice:
+///
+/// ```compile_fail,E0382
+/// use granule::arch::Page4K;
+/// use granule::table::TableEnvironment;
+/// use granule_kexec::{Transition, free};
+///
+/// fn twice<E: TableEnvironment>(transition: Transition, environments: [E; 2]) {
+///     for environment in environments {
+///         // SAFETY: both environments reach the tables, which no CPU walks.
+///         unsafe { free::<Page4K, E>(environment, transition) };
+///     }
+/// }
+/// ```
+///
+/// nor below a root of one's choice:
+///
+/// ```compile_fail,E0616
+/// use granule_kexec::Transition;
+///
+/// fn other_tables(transition: &mut Transition, other: Transition) {
+///     transition.halves = other.halves;
+/// }
+/// ```
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "tables that are not given to `free` are lost"]
 pub struct Transition {
-    /// TTBR0.
-    pub ttbr0: Ttbr,
-    /// TTBR1.
-    pub ttbr1: Ttbr,
-    /// Number of address bits of the identity map.
-    pub identity_bits: u32,
-    /// Added, wrapping, to a physical address for its address in the linear map.
-    pub distance: u64,
-    /// The root tables of the lower and the upper half.
-    pub roots: [PhysicalAddress; 2],
-    /// The geometries of the lower and the upper half.
-    pub geometries: [Geometry; 2],
+    /// The lower and the upper half.
+    halves: [Half; 2],
+    distance: u64,
     tcr: u64,
+}
+
+/// The finished tables of one half. [`build`] alone makes the value, and [`destroy`] consumes it.
+#[derive(Debug, PartialEq, Eq)]
+struct Half {
+    root: PhysicalAddress,
+    geometry: Geometry,
+}
+
+impl Half {
+    const fn ttbr(&self) -> Ttbr {
+        // SAFETY: the fields are private, and of one tree: `build` made it with this geometry, and issued
+        // the barriers. Nobody changes it: `free` has its own conditions.
+        unsafe { Ttbr::from_root(&self.geometry, self.root, 0) }
+    }
 }
 
 /// The TTBR0 fields of TCR: T0SZ, EPD0, IRGN0, ORGN0, SH0 and TG0.
 const LOWER_FIELDS: u64 = 0xffbf;
 
 impl Transition {
+    /// TTBR0.
+    #[must_use]
+    pub const fn ttbr0(&self) -> Ttbr {
+        let [lower, _] = &self.halves;
+        lower.ttbr()
+    }
+
+    /// TTBR1.
+    #[must_use]
+    pub const fn ttbr1(&self) -> Ttbr {
+        let [_, upper] = &self.halves;
+        upper.ttbr()
+    }
+
+    /// The number of address bits of the identity map.
+    #[must_use]
+    pub const fn identity_bits(&self) -> u32 {
+        let [lower, _] = &self.halves;
+        lower.geometry.va_bits()
+    }
+
+    /// The number that is added, wrapping, to a physical address for its address in the linear map.
+    #[must_use]
+    pub const fn distance(&self) -> u64 {
+        self.distance
+    }
+
+    /// The root tables of the lower and the upper half, for code that reads the tables.
+    #[must_use]
+    pub const fn roots(&self) -> [PhysicalAddress; 2] {
+        let [lower, upper] = &self.halves;
+        [lower.root, upper.root]
+    }
+
+    /// The geometries of the lower and the upper half.
+    #[must_use]
+    pub const fn geometries(&self) -> [Geometry; 2] {
+        let [lower, upper] = &self.halves;
+        [lower.geometry, upper.geometry]
+    }
+
     /// TCR for these tables, given the kernel's TCR `now`: the TTBR0 fields are the identity map's,
     /// and walks of both halves are enabled.
     #[must_use]
@@ -170,51 +245,70 @@ pub fn build<P: Page, E: TableEnvironment>(
             return Err(why.into());
         }
     };
+    let lower_half = Half {
+        root: low,
+        geometry: lower,
+    };
     if let Err(why) = linear_map(&mut tables, needs) {
-        // SAFETY: the tree was made above, and no CPU walks it.
-        unsafe { destroy::<P, E>(low, lower, tables.destroy()) };
+        // SAFETY: the half is the tree that `begin_another` left above, in the same environment. No
+        // CPU walks it.
+        unsafe { destroy::<P, E>(lower_half, tables.destroy()) };
         return Err(why);
     }
-    // SAFETY: the barriers of this call order the stores to both trees before their first walk, by
-    // this CPU. Nothing changes the trees after that, so no TLBI is ever needed.
-    let high = unsafe { tables.make_live() };
-    // SAFETY: as above.
-    let ttbr0 = unsafe { Ttbr::from_root(&lower, low, 0) };
+    let (high, mut environment) = tables.into_parts();
+    // Orders the stores to both trees before their first walk, by this CPU. Nothing changes the trees
+    // after that, so no TLBI is ever needed.
+    publish(&mut environment);
+    let upper_half = Half {
+        root: high,
+        geometry: needs.upper,
+    };
     Ok(Transition {
-        ttbr0,
-        ttbr1: high.ttbr(0),
-        identity_bits: lower.va_bits(),
+        halves: [lower_half, upper_half],
         distance: needs.distance,
-        roots: [low, high.root_table()],
-        geometries: [lower, needs.upper],
         tcr: Tcr::new(&needs.cpu, Some(&lower), Some(&needs.upper)).0,
     })
 }
 
-/// Frees the pages of tables that no CPU walks, when the next kernel is unloaded. The environment
-/// has the type that [`build`] used.
-pub fn free<P: Page, E: TableEnvironment>(environment: E, transition: &Transition) {
-    let ([low, high], [lower, upper]) = (transition.roots, transition.geometries);
-    // SAFETY: `build` made both trees in such an environment. No CPU walks them: only `leave` loads
-    // their roots into TTBRs, and `leave` does not return.
+/// Frees the pages of tables that no CPU walks, when the next kernel is unloaded. `P` is the page size
+/// that [`build`] used.
+///
+/// The environment is another value than that of [`build`], so the caller vouches for it:
+///
+/// ```compile_fail,E0133
+/// use granule::arch::Page4K;
+/// use granule::table::TableEnvironment;
+/// use granule_kexec::{Transition, free};
+///
+/// fn elsewhere<E: TableEnvironment>(transition: Transition, other: E) {
+///     free::<Page4K, E>(other, transition);
+/// }
+/// ```
+///
+/// # Safety
+///
+/// `environment` reaches the tables, and its allocator is the one that they came from, or may have
+/// their pages. No CPU walks the tables.
+pub unsafe fn free<P: Page, E: TableEnvironment>(environment: E, transition: Transition) {
+    let [lower, upper] = transition.halves;
+    // SAFETY: the private `halves` are of `build` and of this value alone, which is consumed. The caller
+    // vouches for the environment, and that no CPU walks them.
     unsafe {
-        if let Some(environment) = destroy::<P, E>(low, lower, environment) {
-            destroy::<P, E>(high, upper, environment);
+        if let Some(environment) = destroy::<P, E>(lower, environment) {
+            destroy::<P, E>(upper, environment);
         }
     }
 }
 
-/// Frees a tree, and returns the environment.
+/// Frees the tree of a half, and returns the environment.
 ///
 /// # Safety
 ///
-/// [`build`] made the tree in such an environment, with this page size, and no CPU walks it.
-unsafe fn destroy<P: Page, E: TableEnvironment>(
-    root: PhysicalAddress,
-    geometry: Geometry,
-    environment: E,
-) -> Option<E> {
-    // SAFETY: the caller keeps the conditions.
+/// The environment reaches the tables, and its allocator may have their pages. No CPU walks the tree.
+unsafe fn destroy<P: Page, E: TableEnvironment>(half: Half, environment: E) -> Option<E> {
+    let Half { root, geometry } = half;
+    // SAFETY: `build` alone makes a `Half`, of a tree that the library wrote and that nothing else
+    // changes. The caller keeps the other conditions.
     let tables = unsafe { PageTables::<P, E>::from_root(root, geometry, environment) };
     Some(tables.ok()?.destroy())
 }

@@ -4,8 +4,9 @@
 //! [`RelocationList`](super::RelocationList) writes.
 
 use super::digest::Digest;
-use super::header::{ListHeader, ListMemory};
+use super::header::ListHeader;
 use super::layout::{CLEAN, COPY, END, LINK, RECORD_BYTES, UNIT};
+use super::memory::ListMemory;
 use super::plan::ListRecord;
 use core::fmt;
 use granule::arch::PhysicalAddress;

@@ -335,7 +335,7 @@ unsafe impl FixmapSlots for Still {
         VirtualAddress(0x1000 * (slot.number() + 1) as u64)
     }
     fn close_series(&mut self, _count: usize) {}
-    fn open(&mut self, _slot: Slot, _table: PhysicalAddress) {}
+    unsafe fn open(&mut self, _slot: Slot, _table: PhysicalAddress) {}
     fn close(&mut self, _slot: Slot) {}
     unsafe fn load(&self, _slot: Slot, _index: usize) -> Descriptor {
         Descriptor::INVALID
@@ -354,9 +354,8 @@ fn stores_through_slots_are_recorded_by_their_table() {
         (Slot::Series(0), PhysicalAddress(0xc000)),
         (Slot::Series(15), PhysicalAddress(0xd000)),
     ];
-    for (slot, table) in slots {
-        fixmap.open(slot, table);
-    }
+    // SAFETY: each is opened once, and nothing is mapped.
+    (slots.iter()).for_each(|(slot, table)| unsafe { fixmap.open(*slot, *table) });
     let assumed = Event::AssumeVisible {
         start: 0x4000,
         bytes: 4096,
@@ -448,9 +447,9 @@ fn a_sink_that_is_off_changes_nothing_and_records_nothing() {
         step: 0x1000,
         barriers: true,
     };
-    fixmap.open(slot, PhysicalAddress(0x9000));
-    // SAFETY: nothing is stored.
+    // SAFETY: nothing is mapped, and nothing is stored.
     unsafe {
+        fixmap.open(slot, PhysicalAddress(0x9000));
         fixmap.store(slot, 7, Descriptor(3));
         fixmap.zero(slot);
         assert_eq!(fixmap.write(slot, &entries), entries.count);

@@ -1,6 +1,6 @@
 //! The list in memory: written, found again, its digest, and every allocation that fails.
 
-use crate::scene::{Memory, Pages, RAM};
+use crate::scene::{Memory, Pages, RAM, free, seal, write};
 use crate::segments::{BASE, memory_map};
 use crate::tables::transition;
 use granule::arch::{PageSize, PhysicalAddress};
@@ -84,13 +84,12 @@ fn a_written_list_reads_back_with_every_page_size() {
             let segments = [segment(size, &pages)];
             let mut memory = Memory::default();
             let mut allocator = Pages::new(size, FREE, 10);
-            let list =
-                RelocationList::write(&mut memory, &mut allocator, &segments, &memory_map).unwrap();
-            assert_eq!(list.totals.records, most);
+            let mut list = write(&mut memory, &mut allocator, &segments, &memory_map).unwrap();
+            assert_eq!(list.totals().records, most);
             let expected = 1 + most
                 .saturating_sub((size.bytes() - 128) / 32 - 1)
                 .div_ceil(size.bytes() / 32 - 1);
-            assert_eq!(list.pages as u64, expected);
+            assert_eq!(list.pages() as u64, expected);
             let mut found = BTreeSet::new();
             list.each_page(&memory, |page| assert!(found.insert(page.0)))
                 .unwrap();
@@ -104,12 +103,12 @@ fn a_written_list_reads_back_with_every_page_size() {
                     .all(|at| allocator.out.contains(&page_of(at)))
             );
 
-            let header = list.seal(&mut memory, &way(), &transition(), 0).unwrap();
+            let header = seal(&mut list, &mut memory, &way(), transition(), 0).unwrap();
             let mut read = Vec::new();
-            let again = verify(&memory, list.head, |record| read.push(*record));
+            let again = verify(&memory, list.head(), |record| read.push(*record));
             assert_eq!(again, Ok(header));
             assert_eq!(read, records_of(&segments, &memory_map));
-            assert_eq!(list.free(&memory, &mut allocator), Ok(()));
+            assert_eq!(free(list, &memory, &mut allocator), Ok(()));
             assert!(allocator.out.is_empty());
         }
     }
@@ -126,7 +125,7 @@ fn every_allocation_that_fails_is_refused_and_takes_nothing() {
             let mut memory = Memory::default();
             let mut allocator = Pages::new(PageSize::K4, FREE, 20);
             (allocator.budget, allocator.lies) = (budget, lies);
-            let list = RelocationList::write(&mut memory, &mut allocator, &segments, &memory_map());
+            let list = write(&mut memory, &mut allocator, &segments, &memory_map());
             let why = Refusal::OutOfPages {
                 what: "list",
                 needed,
@@ -140,7 +139,7 @@ fn every_allocation_that_fails_is_refused_and_takes_nothing() {
     let mut allocator = Pages::new(PageSize::K4, FREE, 20);
     allocator.budget = needed;
     assert!(
-        RelocationList::write(
+        write(
             &mut Memory::default(),
             &mut allocator,
             &segments,
@@ -158,7 +157,7 @@ fn a_page_where_a_segment_is_to_be_is_refused() {
         let mut allocator = Pages::new(PageSize::K4, FREE, 20);
         let at = allocator.free.len() - 1 - wrong;
         allocator.free[at] = BASE + 0x3000;
-        let list = RelocationList::write(
+        let list = write(
             &mut Memory::default(),
             &mut allocator,
             &segments,
@@ -176,9 +175,8 @@ fn sealed() -> (Memory, RelocationList, ListHeader) {
     let segments = [segment(PageSize::K4, &pages)];
     let mut memory = Memory::default();
     let mut allocator = Pages::new(PageSize::K4, FREE, 4);
-    let list =
-        RelocationList::write(&mut memory, &mut allocator, &segments, &memory_map()).unwrap();
-    let header = list.seal(&mut memory, &way(), &transition(), 0).unwrap();
+    let mut list = write(&mut memory, &mut allocator, &segments, &memory_map()).unwrap();
+    let header = seal(&mut list, &mut memory, &way(), transition(), 0).unwrap();
     (memory, list, header)
 }
 
@@ -189,8 +187,8 @@ fn every_word_that_is_written_over_is_noticed() {
     words.sort_unstable();
     // Words behind the end are not followed: the last page's link, where its room is not filled.
     let followed = |at: &u64| {
-        let second = memory.load(list.head.0 + 4096 - 32).unwrap();
-        *at < list.head.0 + 4096 || *at < second + (130 - 123 + 1) * 32
+        let second = memory.load(list.head().0 + 4096 - 32).unwrap();
+        *at < list.head().0 + 4096 || *at < second + (130 - 123 + 1) * 32
     };
     let words: Vec<u64> = words.into_iter().filter(followed).collect();
     assert_eq!(words.len() as u64, 512 + (130 - 123 + 1) * 4);
@@ -204,7 +202,7 @@ fn every_word_that_is_written_over_is_noticed() {
         let old = memory.read(at);
         for bit in bits {
             memory.write(at, old ^ 1 << bit);
-            let found = verify(&memory, list.head, |_| {});
+            let found = verify(&memory, list.head(), |_| {});
             match found {
                 Err(ListError::NoList { address }) => assert_eq!(at, address),
                 Err(why) => assert_eq!(why.to_string().lines().count(), 1),
@@ -213,20 +211,20 @@ fn every_word_that_is_written_over_is_noticed() {
         }
         memory.write(at, old);
     }
-    assert_eq!(verify(&memory, list.head, |_| {}), Ok(header));
+    assert_eq!(verify(&memory, list.head(), |_| {}), Ok(header));
 }
 
 #[test]
 fn a_list_that_leads_astray_ends() {
     let (mut memory, list, _) = sealed();
-    let first = list.head.0 + 128;
-    let second = list.head.0 + 4096 - 32;
+    let first = list.head().0 + 128;
+    let second = list.head().0 + 4096 - 32;
     for (at, words) in [
         // A link to itself, to the header, to no RAM, to no word.
         (second, [second, 0, 0, 4]),
-        (second, [list.head.0, 0, 0, 4]),
+        (second, [list.head().0, 0, 0, 4]),
         (second, [0x10, 0, 0, 4]),
-        (second, [list.head.0 + 4, 0, 0, 4]),
+        (second, [list.head().0 + 4, 0, 0, 4]),
         (second, [u64::MAX - 7, 0, 0, 4]),
         // A record without bytes, one with half a page, one that wraps, kinds there are not.
         (first, [BASE, FREE, 0, 1]),
@@ -240,7 +238,7 @@ fn a_list_that_leads_astray_ends() {
         for (index, word) in words.into_iter().enumerate() {
             memory.write(at + 8 * index as u64, word);
         }
-        let found = verify(&memory, list.head, |_| {});
+        let found = verify(&memory, list.head(), |_| {});
         assert!(
             matches!(found, Err(ListError::Lost { .. })),
             "{words:x?}: {found:?}"
@@ -259,44 +257,54 @@ fn a_list_that_leads_astray_ends() {
 
 #[test]
 fn no_page_is_given_back_if_the_links_are_wrong() {
-    let (mut memory, list, _) = sealed();
     let mut allocator = Pages::new(PageSize::K4, FREE, 4);
-    let link = list.head.0 + 4096 - 32;
-    let to = memory.read(link);
-    for (word, wrong) in [(0, to + 8), (0, to + 4096), (24, 0), (24, 1)] {
-        let old = memory.read(link + word);
-        memory.write(link + word, wrong);
-        let freed = list.free(&memory, &mut allocator);
+    let mut wrong = |change: &dyn Fn(&mut Memory, u64, u64)| {
+        let (mut memory, list, _) = sealed();
+        let link = list.head().0 + 4096 - 32;
+        let to = memory.read(link);
+        change(&mut memory, link, to);
+        let freed = free(list, &memory, &mut allocator);
         assert!(matches!(freed, Err(ListError::Lost { .. })), "{freed:?}");
-        memory.write(link + word, old);
-    }
+    };
+    wrong(&|memory, link, to| memory.write(link, to + 8));
+    wrong(&|memory, link, to| memory.write(link, to + 4096));
+    wrong(&|memory, link, _| memory.write(link + 24, 0));
+    wrong(&|memory, link, _| memory.write(link + 24, 1));
+    // A page that ends as the list does, and is not of the list.
+    wrong(&|memory, link, to| {
+        let other = to + 4096;
+        memory.write(link, other);
+        for word in 0..4 {
+            let end = 4096 - 32 + 8 * word;
+            let last = memory.read(to + end);
+            memory.write(other + end, last);
+        }
+    });
 }
 
 #[test]
 fn the_header_contains_what_it_is_given() {
-    let (memory, list, header) = sealed();
+    let (memory, mut list, header) = sealed();
     let transition = transition();
     assert_eq!(header.magic.to_le_bytes(), *b"granKEXC");
-    assert_eq!(header.first, list.head.0 + 128);
+    assert_eq!(header.first, list.head().0 + 128);
     assert_eq!((header.entry, header.tree), (BASE, BASE + 8 * MIB));
     assert_eq!(header.code, way().code.0 + 2048);
     assert_eq!(
         (header.ttbr0, header.ttbr1),
-        (transition.ttbr0.bits(), transition.ttbr1.bits())
+        (transition.ttbr0().bits(), transition.ttbr1().bits())
     );
-    assert_eq!(header.distance, transition.distance);
+    assert_eq!(header.distance, transition.distance());
     assert_eq!((header.records, header.bytes_copied), (130, 130 * 4096));
     assert_eq!(header.bytes_cleaned, 130 * 4096);
-    assert_eq!(memory.read(list.head.0 + 8), header.digest);
+    assert_eq!(memory.read(list.head().0 + 8), header.digest);
     for (uncached, el2) in [(true, false), (false, true), (true, true)] {
         let way = Way {
             uncached,
             el2,
             ..way()
         };
-        let header = list
-            .seal(&mut memory.clone(), &way, &transition, 0)
-            .unwrap();
+        let header = seal(&mut list, &mut memory.clone(), &way, transition, 0).unwrap();
         assert_eq!(header.flags, u64::from(uncached) | u64::from(el2) << 1);
     }
 }

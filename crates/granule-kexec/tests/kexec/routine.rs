@@ -4,14 +4,12 @@
 use crate::assembly::{Program, Run, TEXT};
 use crate::list::way;
 use crate::machine::{Cpu, Did};
-use crate::scene::{Memory, Pages, RAM, untouched};
+use crate::scene::{Memory, Pages, RAM, seal, untouched, write};
 use crate::segments::{BASE, memory_map};
 use crate::tables::transition;
 use granule::arch::PageSize;
 use granule_kexec::steps::{Begin, leave};
-use granule_kexec::{
-    CODE_BYTES, Clean, ListHeader, MemoryMap, PhysRange, Recorder, RelocationList, Segment, Way,
-};
+use granule_kexec::{CODE_BYTES, Clean, ListHeader, MemoryMap, PhysRange, Recorder, Segment, Way};
 use granule_trace::{Barrier, Event, System};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -45,13 +43,13 @@ fn load(segments: Vec<(u64, u64, u64, Clean, Vec<PhysRange>)>, way: &Way) -> Loa
         kept: &[],
         ..memory_map()
     };
-    let list = RelocationList::write(&mut memory, &mut pages, &views, &memory_map).unwrap();
+    let mut list = write(&mut memory, &mut pages, &views, &memory_map).unwrap();
     let transition = transition();
-    let header = list.seal(&mut memory, way, &transition, 1 << 39).unwrap();
+    let header = seal(&mut list, &mut memory, way, transition, 1 << 39).unwrap();
     Loaded {
         memory,
         header,
-        at: list.head.0.wrapping_add(transition.distance),
+        at: list.head().0.wrapping_add(transition.distance()),
         segments,
         list: pages.out,
     }

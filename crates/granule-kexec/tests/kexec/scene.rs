@@ -2,7 +2,10 @@
 
 use granule::arch::{PageSize, PhysicalAddress};
 use granule::table::{FreedTable, TableAllocator, TableRun};
-use granule_kexec::{ListMemory, PhysRange};
+use granule_kexec::{
+    ListError, ListHeader, ListMemory, MemoryMap, PhysRange, Refusal, RelocationList, Segment,
+    Transition, Way,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// RAM of the tests: 64 MiB, with a hole from 48 to 52 MiB.
@@ -44,12 +47,13 @@ pub fn is_ram(address: u64) -> bool {
         .any(|bank| bank.start <= address && address - bank.start < bank.bytes)
 }
 
-impl ListMemory for Memory {
+// SAFETY: every word has its place in the map.
+unsafe impl ListMemory for Memory {
     fn load(&self, address: u64) -> Option<u64> {
         is_ram(address).then(|| self.read(address))
     }
 
-    fn store(&mut self, address: u64, word: u64) {
+    unsafe fn store(&mut self, address: u64, word: u64) {
         self.write(address, word);
     }
 }
@@ -103,4 +107,33 @@ unsafe impl TableAllocator for Pages {
         self.budget = self.budget.saturating_add(1);
         self.free.push(table.0);
     }
+}
+
+/// Writes a list. Memory and pages are of this scene, so they fit.
+pub fn write(
+    memory: &mut Memory,
+    pages: &mut Pages,
+    segments: &[Segment<'_>],
+    memory_map: &MemoryMap<'_>,
+) -> Result<RelocationList, Refusal> {
+    // SAFETY: the memory has a place for each word of RAM, where the pages are.
+    unsafe { RelocationList::write(memory, pages, segments, memory_map) }
+}
+
+/// Seals a list.
+pub fn seal(
+    list: &mut RelocationList,
+    memory: &mut Memory,
+    way: &Way,
+    transition: &Transition,
+    tcr: u64,
+) -> Result<ListHeader, ListError> {
+    // SAFETY: as for `write`.
+    unsafe { list.seal(memory, way, transition, tcr) }
+}
+
+/// Frees a list.
+pub fn free(list: RelocationList, memory: &Memory, pages: &mut Pages) -> Result<(), ListError> {
+    // SAFETY: as for `write`. Pages that are not out are noticed.
+    unsafe { list.free(memory, pages) }
 }

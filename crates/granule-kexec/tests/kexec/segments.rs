@@ -1,10 +1,10 @@
 //! Everything that is refused of segments, each by its own error, and nothing is done then.
 
-use crate::scene::{Memory, Pages, RAM};
+use crate::scene::{Memory, Pages, RAM, write};
 use granule::arch::PageSize;
 use granule_kexec::{
-    ANYWHERE, Clean, MemoryMap, PhysRange, Refusal, RelocationList, Segment, TREE_BLOCK, check,
-    check_boot, check_places, find_place, in_the_way, near, plan,
+    ANYWHERE, Clean, MemoryMap, PhysRange, Refusal, Segment, TREE_BLOCK, check, check_boot,
+    check_places, find_place, in_the_way, near, plan,
 };
 
 const MIB: u64 = 1 << 20;
@@ -54,7 +54,7 @@ fn refused(segments: &[Segment<'_>]) -> Refusal {
     assert_eq!(emitted, Err(why));
     let mut memory = Memory::default();
     let mut pages = Pages::new(PageSize::K4, BASE + 30 * MIB, 20);
-    let list = RelocationList::write(&mut memory, &mut pages, segments, &memory_map());
+    let list = write(&mut memory, &mut pages, segments, &memory_map());
     assert_eq!(list, Err(why));
     assert!(pages.out.is_empty() && memory == Memory::default());
     let line = why.to_string();

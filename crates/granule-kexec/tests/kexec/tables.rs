@@ -82,9 +82,9 @@ fn needs(cpu: CpuFeatures, upper: Geometry) -> Needs<'static> {
 }
 
 /// A transition whose addresses are those of some tables.
-pub fn transition() -> Transition {
+pub fn transition() -> &'static Transition {
     static MADE: OnceLock<Transition> = OnceLock::new();
-    *MADE.get_or_init(|| {
+    MADE.get_or_init(|| {
         let cpu = cpu(false);
         let needs = needs(cpu, upper(&cpu, PageSize::K4, 48));
         make::<Page4K>(&needs, 64, Runs::Long).made.unwrap()
@@ -109,7 +109,7 @@ fn exactly<P: Page>(wide: bool, va_bits: u32) {
         assert_eq!(barriers.count(), 2);
 
         let arch = Arch::of(&needs.upper);
-        let tree = arch.walk(&host, made.roots[1]);
+        let tree = arch.walk(&host, made.roots()[1]);
         // Every page, what it leads to, and whether it is written.
         let mut expected = std::collections::BTreeMap::new();
         for (extents, writable) in [(&WRITTEN[..], true), (&READ[..], false)] {
@@ -147,8 +147,8 @@ fn exactly<P: Page>(wide: bool, va_bits: u32) {
         assert_eq!(largest, Some(block));
 
         // The identity map: one page, executable by the kernel, not written.
-        let arch = Arch::of(&made.geometries[0]);
-        let low = arch.walk(&host, made.roots[0]);
+        let arch = Arch::of(&made.geometries()[0]);
+        let low = arch.walk(&host, made.roots()[0]);
         assert_eq!(low.leaves.len(), 1);
         let leaf = low.leaves[0];
         assert_eq!(
@@ -161,17 +161,18 @@ fn exactly<P: Page>(wide: bool, va_bits: u32) {
             (1, 1),
             "UXN, read-only"
         );
-        assert_eq!(made.identity_bits, 31, "0x4480_0000 has 31 bits");
+        assert_eq!(made.identity_bits(), 31, "0x4480_0000 has 31 bits");
         // All tables are among the pages that were given out, and no page is in both trees.
         let tables = tree.tables.len() + low.tables.len();
         assert_eq!(tables, host.given_out());
 
         // SAFETY: no CPU gets the value.
-        let expected = unsafe { Ttbr::from_root(&needs.upper, made.roots[1], 0) };
-        assert_eq!(made.ttbr1, expected);
-        assert_eq!(made.distance, needs.distance);
+        let expected = unsafe { Ttbr::from_root(&needs.upper, made.roots()[1], 0) };
+        assert_eq!(made.ttbr1(), expected);
+        assert_eq!(made.distance(), needs.distance);
         let parts = environment(&host, TlbCapabilities::BASIC);
-        free::<P, _>(parts, &made);
+        // SAFETY: the tables are of this host, and no CPU walks them.
+        unsafe { free::<P, _>(parts, made) };
         assert_eq!(host.given_out(), 0);
     }
 }

@@ -3,9 +3,9 @@
 //!
 //! It supports machines with one CPU, so the lock is never contended.
 
-#![allow(unsafe_code, reason = "data of callbacks, as QEMU passes it back")]
-
-use super::api::{Api, Callbacks, LOADS_AND_STORES, Pointer, Translation};
+use super::api::{Api, LOADS_AND_STORES};
+use super::callback::{self, Callbacks, Translation};
+use super::handle::{Access, CpuThread, TranslatedBlock};
 use super::ram::Ram;
 use super::{KEPT, SMALLEST_ZERO, THIS, lock};
 use crate::accesses::{AccessKind, Block, Collector};
@@ -80,7 +80,7 @@ impl Accesses {
 }
 
 impl Translation for Accesses {
-    fn translated(block: Pointer) {
+    fn translated(block: &TranslatedBlock<'_>) {
         let Some(accesses) = ACCESSES.get() else {
             return;
         };
@@ -113,12 +113,11 @@ impl Translation for Accesses {
                     .instructions
                     .entry((word, el))
                     .or_insert_with(|| Box::leak(Box::new(Site { instruction, el })));
-                let data = std::ptr::from_ref::<Site>(site).cast_mut().cast();
-                api.call_before(insn, executed, true, data);
+                api.call_before(&insn, true, *site);
             }
             // The group of loads and stores.
             if word >> 25 & 0b101 == 0b100 {
-                api.call_at_memory(insn, accessed, LOADS_AND_STORES, el as usize as Pointer);
+                api.call_at_memory::<Self>(&insn, LOADS_AND_STORES, u64::from(el));
             }
         }
         if let Some(whole) = whole {
@@ -126,17 +125,16 @@ impl Translation for Accesses {
                 .blocks
                 .entry(whole)
                 .or_insert_with(|| Box::leak(Box::new(whole)));
-            let data = std::ptr::from_ref::<Block>(kept).cast_mut().cast();
-            api.call_before_block(block, entered, data);
+            api.call_before_block(block, *kept);
         }
     }
 }
 
 impl Callbacks for Accesses {
-    fn init(cpu: c_uint) {
+    fn init(thread: &CpuThread<'_>) {
         if let Some(accesses) = ACCESSES.get() {
             THIS.with(|this| {
-                let _ = this.set((cpu as u16, accesses.api.registers()));
+                let _ = this.set((thread.cpu() as u16, accesses.api.registers(thread)));
             });
         }
     }
@@ -157,47 +155,49 @@ impl Callbacks for Accesses {
 }
 
 /// A block is about to run.
-extern "C" fn entered(_cpu: c_uint, data: Pointer) {
-    // SAFETY: the data of this callback is always a `Block`, which is never freed.
-    let block = unsafe { &*data.cast::<Block>() };
-    if let Some(accesses) = ACCESSES.get() {
-        accesses.change(|collector| collector.block(block));
+impl callback::Site for Block {
+    fn executed(&'static self, _cpu: c_uint) {
+        if let Some(accesses) = ACCESSES.get() {
+            accesses.change(|collector| collector.block(self));
+        }
     }
 }
 
-/// A load or store.
-extern "C" fn accessed(_cpu: c_uint, _info: u32, address: u64, data: Pointer) {
-    if let Some(accesses) = ACCESSES.get() {
-        let el = data as usize as u8;
-        accesses.change(|collector| collector.access(AccessKind::Data, el, address));
+/// A load or store; the data is its exception level.
+impl callback::Accesses for Accesses {
+    fn accessed(_cpu: c_uint, access: &Access<'_>, el: u64) {
+        if let Some(accesses) = ACCESSES.get() {
+            let address = access.address();
+            accesses.change(|collector| collector.access(AccessKind::Data, el as u8, address));
+        }
     }
 }
 
 /// An instruction is about to run that changes translation, or accesses memory unseen.
-extern "C" fn executed(_cpu: c_uint, data: Pointer) {
-    let Some(accesses) = ACCESSES.get() else {
-        return;
-    };
-    // SAFETY: the data of this callback is always a `Site`, which is never freed.
-    let site = unsafe { &*data.cast::<Site>() };
-    let general = |number| {
-        THIS.with(|this| {
-            let (_, registers) = this.get()?;
-            accesses.api.general(registers, number)
-        })
-    };
-    let value = match site.instruction {
-        Instruction::Msr { rt, .. } | Instruction::Tlbi { rt, .. } | Instruction::Zero { rt } => {
-            general(rt)
-        }
-        _ => None,
-    };
-    accesses.change(|collector| match (site.instruction, value) {
-        (Instruction::Msr { register, .. }, Some(value)) => collector.register(register, value),
-        (Instruction::Tlbi { op, .. }, Some(operand)) => collector.invalidated(op, operand),
-        (Instruction::Zero { .. }, Some(address)) => {
-            collector.access(AccessKind::Data, site.el, address & !(SMALLEST_ZERO - 1));
-        }
-        _ => collector.unseen(),
-    });
+impl callback::Site for Site {
+    fn executed(&'static self, _cpu: c_uint) {
+        let Some(accesses) = ACCESSES.get() else {
+            return;
+        };
+        let general = |number| {
+            THIS.with(|this| {
+                let (_, registers) = this.get()?;
+                accesses.api.general(registers, number)
+            })
+        };
+        let value = match self.instruction {
+            Instruction::Msr { rt, .. }
+            | Instruction::Tlbi { rt, .. }
+            | Instruction::Zero { rt } => general(rt),
+            _ => None,
+        };
+        accesses.change(|collector| match (self.instruction, value) {
+            (Instruction::Msr { register, .. }, Some(value)) => collector.register(register, value),
+            (Instruction::Tlbi { op, .. }, Some(operand)) => collector.invalidated(op, operand),
+            (Instruction::Zero { .. }, Some(address)) => {
+                collector.access(AccessKind::Data, self.el, address & !(SMALLEST_ZERO - 1));
+            }
+            _ => collector.unseen(),
+        });
+    }
 }

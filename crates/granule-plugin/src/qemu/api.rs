@@ -5,6 +5,12 @@
 
 #![allow(unsafe_code, reason = "functions of QEMU, looked up by name")]
 
+use super::callback::{
+    Accesses, Callbacks, InsnCallback, MemoryCallback, Site, Translation, accessed, executed, exit,
+    exit_before_7, idle, idle_before_7, init, init_before_7, pointer_to, translated,
+    translated_before_7, trapped, trapped_before_7,
+};
+use super::handle::{Access, CpuThread, Insn, TranslatedBlock};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::sync::atomic::{AtomicI32, Ordering};
 
@@ -19,12 +25,10 @@ const POINTERS: i32 = 7;
 pub(crate) const API_VARIABLE: &str = "GRANULE_PLUGIN_API";
 
 pub(crate) type Pointer = *mut c_void;
-pub(crate) type InsnCallback = extern "C" fn(c_uint, Pointer);
-pub(crate) type MemoryCallback = extern "C" fn(c_uint, u32, u64, Pointer);
 
 /// The use of registers in a callback on an instruction.
-pub(crate) const NO_REGISTERS: c_int = 0;
-pub(crate) const READS_REGISTERS: c_int = 1;
+const NO_REGISTERS: c_int = 0;
+const READS_REGISTERS: c_int = 1;
 /// The accesses of a memory callback.
 pub(crate) const STORES: c_int = 2;
 pub(crate) const LOADS_AND_STORES: c_int = 3;
@@ -195,76 +199,6 @@ extern "C" fn choose_version() {
     qemu_plugin_version.store(version, Ordering::Relaxed);
 }
 
-/// The callback of every plugin.
-pub(crate) trait Translation {
-    /// A block of instructions is translated.
-    fn translated(block: Pointer);
-}
-
-/// The callbacks of a plugin that follows the machine.
-pub(crate) trait Callbacks: Translation {
-    /// A CPU begins, in its own thread.
-    fn init(cpu: c_uint);
-    /// A CPU has nothing to do for now.
-    fn idle() {}
-    /// QEMU ends.
-    fn exit();
-    /// A CPU takes an exception or an interrupt; the address is that of the instruction it left.
-    fn trapped(cpu: c_uint, from: u64);
-}
-
-extern "C" fn init_before_7<C: Callbacks>(_id: u64, cpu: c_uint) {
-    C::init(cpu);
-}
-
-extern "C" fn init<C: Callbacks>(cpu: c_uint, _data: Pointer) {
-    C::init(cpu);
-}
-
-extern "C" fn idle_before_7<C: Callbacks>(_id: u64, _cpu: c_uint) {
-    C::idle();
-}
-
-extern "C" fn idle<C: Callbacks>(_cpu: c_uint, _data: Pointer) {
-    C::idle();
-}
-
-extern "C" fn translated_before_7<C: Translation>(_id: u64, block: Pointer) {
-    C::translated(block);
-}
-
-extern "C" fn translated<C: Translation>(block: Pointer, _data: Pointer) {
-    C::translated(block);
-}
-
-extern "C" fn exit_before_7<C: Callbacks>(_id: u64, _data: Pointer) {
-    C::exit();
-}
-
-extern "C" fn exit<C: Callbacks>(_data: Pointer) {
-    C::exit();
-}
-
-extern "C" fn trapped_before_7<C: Callbacks>(
-    _id: u64,
-    cpu: c_uint,
-    _kind: c_int,
-    from: u64,
-    _to: u64,
-) {
-    C::trapped(cpu, from);
-}
-
-extern "C" fn trapped<C: Callbacks>(
-    cpu: c_uint,
-    _kind: c_int,
-    from: u64,
-    _to: u64,
-    _data: Pointer,
-) {
-    C::trapped(cpu, from);
-}
-
 impl Api {
     /// Looks up the functions of the QEMU that installs the plugin. Returns them with its number of
     /// CPUs.
@@ -335,53 +269,48 @@ impl Api {
     }
 
     /// See [`Basics::instructions`].
-    pub(crate) fn instructions(&self, block: Pointer) -> impl Iterator<Item = (Pointer, u64, u32)> {
+    pub(crate) fn instructions<'b, 'c>(
+        &'b self,
+        block: &'b TranslatedBlock<'c>,
+    ) -> impl Iterator<Item = (Insn<'c>, u64, u32)> + 'b {
         self.basics.instructions(block)
     }
 
     /// See [`Basics::call_before`].
-    pub(crate) fn call_before(
-        &self,
-        insn: Pointer,
-        call: InsnCallback,
-        reads: bool,
-        data: Pointer,
-    ) {
-        self.basics.call_before(insn, call, reads, data);
+    pub(crate) fn call_before<T: Site>(&self, insn: &Insn<'_>, reads: bool, site: &'static T) {
+        self.basics.call_before(insn, reads, site);
     }
 
-    /// Registers a callback before the block that is being translated.
-    pub(crate) fn call_before_block(&self, block: Pointer, call: InsnCallback, data: Pointer) {
-        // SAFETY: the block is the one of the callback that is running.
-        unsafe { (self.on_block)(block, call, NO_REGISTERS, data) };
+    /// Registers a callback before a block that is being translated.
+    pub(crate) fn call_before_block<T: Site>(&self, block: &TranslatedBlock<'_>, site: &'static T) {
+        let (handle, data) = (block.handle(), pointer_to(site));
+        // SAFETY: a `TranslatedBlock` has the handle of a callback that is running, and the data is of the
+        // type that `executed` gets.
+        unsafe { (self.on_block)(handle, executed::<T>, NO_REGISTERS, data) };
     }
 
     /// Registers a callback after each access of this kind (`STORES`, `LOADS_AND_STORES`) of an
-    /// instruction of the block that is being translated.
-    pub(crate) fn call_at_memory(
-        &self,
-        insn: Pointer,
-        call: MemoryCallback,
-        kind: c_int,
-        data: Pointer,
-    ) {
-        // SAFETY: the instruction is one of the block that is being translated.
-        unsafe { (self.on_memory)(insn, call, NO_REGISTERS, kind, data) };
+    /// instruction.
+    pub(crate) fn call_at_memory<A: Accesses>(&self, insn: &Insn<'_>, kind: c_int, data: u64) {
+        let (handle, data) = (insn.handle(), data as usize as Pointer);
+        // SAFETY: an `Insn` has the handle of a block that is being translated; the data is a number.
+        unsafe { (self.on_memory)(handle, accessed::<A>, NO_REGISTERS, kind, data) };
     }
 
-    /// Returns the physical address of the store whose callback runs.
-    pub(crate) fn physical(&self, info: u32, address: u64) -> Option<u64> {
-        // SAFETY: both are arguments of the running callback. The handle is QEMU's own, which stays
-        // valid until the callback returns.
+    /// Returns the physical address of an access.
+    pub(crate) fn physical(&self, access: &Access<'_>) -> Option<u64> {
+        // SAFETY: an `Access` has the arguments of a callback that is running. The handle is QEMU's own,
+        // which stays valid until the callback returns.
         unsafe {
-            let handle = (self.get_hwaddr)(info, address);
+            let handle = (self.get_hwaddr)(access.info(), access.address());
             (!handle.is_null()).then(|| (self.hwaddr_phys_addr)(handle))
         }
     }
 
-    /// Returns the size of the store whose callback runs, and its value.
-    pub(crate) fn value(&self, info: u32) -> (u8, [u64; 2]) {
-        // SAFETY: `info` is an argument of the running callback.
+    /// Returns the size of an access, and its value.
+    pub(crate) fn value(&self, access: &Access<'_>) -> (u8, [u64; 2]) {
+        let info = access.info();
+        // SAFETY: an `Access` has the argument of a callback that is running.
         let (shift, value) = unsafe { ((self.mem_size_shift)(info), (self.mem_get_value)(info)) };
         (1 << shift.min(7), value.words)
     }
@@ -392,15 +321,15 @@ impl Api {
         unsafe { (self.print)(line.as_ptr()) };
     }
 
-    /// Returns the handles of the registers of this thread's CPU.
-    pub(crate) fn registers(&self) -> CpuRegisters {
+    /// Returns the handles of the registers of the thread's CPU.
+    pub(crate) fn registers(&self, _thread: &CpuThread<'_>) -> CpuRegisters {
         let mut found = CpuRegisters {
             general: [std::ptr::null_mut(); 31],
             status: std::ptr::null_mut(),
             // SAFETY: it has no argument.
             buffer: unsafe { (self.array_new)() },
         };
-        // SAFETY: this is a callback in a CPU's thread.
+        // SAFETY: a `CpuThread` exists in the thread of a CPU alone, in a callback.
         let names = unsafe { (self.get_registers)() };
         if names.is_null() {
             return found;
@@ -445,19 +374,18 @@ impl Api {
             return None;
         }
         let buffer = registers.buffer;
-        // SAFETY: the buffer is an array of bytes that only this CPU's thread uses, and the handle
-        // is of one of its registers.
-        let bytes = unsafe {
+        let mut value = [0; 8];
+        // SAFETY: the private fields of `CpuRegisters` are what `registers` made in this thread, which
+        // the value cannot leave: an array of bytes that nothing else uses, and a register's handle. An
+        // array without bytes may have no address.
+        unsafe {
             (self.array_set_size)(buffer, 0);
             (self.read_register)(handle, buffer);
-            std::slice::from_raw_parts((*buffer).data, (*buffer).len as usize)
-        };
-        let mut value = [0; 8];
-        if bytes.is_empty() || bytes.len() > value.len() {
-            return None;
-        }
-        for (to, from) in value.iter_mut().zip(bytes) {
-            *to = *from;
+            let (data, len) = ((*buffer).data, (*buffer).len as usize);
+            if len == 0 || len > value.len() {
+                return None;
+            }
+            value.as_mut_ptr().copy_from_nonoverlapping(data, len);
         }
         Some(u64::from_le_bytes(value))
     }
@@ -504,12 +432,15 @@ impl Basics {
     }
 
     /// Lists the instructions of a block that is being translated: handle, address and word.
-    pub(crate) fn instructions(&self, block: Pointer) -> impl Iterator<Item = (Pointer, u64, u32)> {
-        // SAFETY: the block is the one of the callback that is running.
-        let count = unsafe { (self.tb_n_insns)(block) };
+    pub(crate) fn instructions<'b, 'c>(
+        &'b self,
+        block: &'b TranslatedBlock<'c>,
+    ) -> impl Iterator<Item = (Insn<'c>, u64, u32)> + 'b {
+        // SAFETY: a `TranslatedBlock` has the handle of a callback that is running.
+        let count = unsafe { (self.tb_n_insns)(block.handle()) };
         (0..count).map(move |index| {
             // SAFETY: as above, and the index is one of the block's.
-            let insn = unsafe { (self.tb_get_insn)(block, index) };
+            let insn = unsafe { (self.tb_get_insn)(block.handle(), index) };
             let mut word = [0_u8; 4];
             // SAFETY: `insn` is one of the block's. `word` has room for four bytes. A version that
             // does not copy ignores the arguments for it, which are passed in registers. It returns
@@ -521,21 +452,19 @@ impl Basics {
                 }
                 (self.insn_vaddr)(insn)
             };
+            // SAFETY: the handle is of this block's instruction.
+            let insn = unsafe { Insn::new(block, insn) };
             (insn, address, u32::from_le_bytes(word))
         })
     }
 
-    /// Registers a callback before an instruction of the block that is being translated.
-    pub(crate) fn call_before(
-        &self,
-        insn: Pointer,
-        call: InsnCallback,
-        reads: bool,
-        data: Pointer,
-    ) {
+    /// Registers a callback before an instruction.
+    pub(crate) fn call_before<T: Site>(&self, insn: &Insn<'_>, reads: bool, site: &'static T) {
         let flags = if reads { READS_REGISTERS } else { NO_REGISTERS };
-        // SAFETY: the instruction is one of the block that is being translated.
-        unsafe { (self.on_insn)(insn, call, flags, data) };
+        let (handle, data) = (insn.handle(), pointer_to(site));
+        // SAFETY: an `Insn` has the handle of a block that is being translated, and the data is of the
+        // type that `executed` gets.
+        unsafe { (self.on_insn)(handle, executed::<T>, flags, data) };
     }
 }
 

@@ -4,7 +4,9 @@
 //! It reads no register and no memory of the guest, so QEMU 7.2 is sufficient. Nothing else calls
 //! back, so the guest executes the same instructions as without it. All CPUs count together.
 
-use super::api::{Basics, InsnCallback, Pointer, Translation};
+use super::api::Basics;
+use super::callback::{Site, Translation};
+use super::handle::TranslatedBlock;
 use crate::counts::{Counted, Counts, counted};
 use std::ffi::c_uint;
 use std::fs::File;
@@ -35,44 +37,47 @@ pub(super) fn install(id: u64, basics: Basics, path: &str) -> Result<(), String>
 }
 
 impl Translation for Counting {
-    fn translated(block: Pointer) {
+    fn translated(block: &TranslatedBlock<'_>) {
         let Some(counting) = COUNTING.get() else {
             return;
         };
         for (insn, pc, word) in counting.basics.instructions(block) {
-            let call: InsnCallback = match counted(pc, word) {
-                Some(Counted::Tlbi) => tlbi,
-                Some(Counted::Dsb) => dsb,
-                Some(Counted::Reading) => reading,
+            let what: &'static Counted = match counted(pc, word) {
+                Some(Counted::Tlbi) => &Counted::Tlbi,
+                Some(Counted::Dsb) => &Counted::Dsb,
+                Some(Counted::Reading) => &Counted::Reading,
                 None => continue,
             };
-            let nothing = std::ptr::null_mut();
-            counting.basics.call_before(insn, call, false, nothing);
+            counting.basics.call_before(&insn, false, what);
         }
     }
 }
 
-extern "C" fn tlbi(_cpu: c_uint, _data: Pointer) {
-    if let Some(counting) = COUNTING.get() {
-        counting.tlbi.fetch_add(1, Relaxed);
+impl Site for Counted {
+    fn executed(&'static self, _cpu: c_uint) {
+        let Some(counting) = COUNTING.get() else {
+            return;
+        };
+        match self {
+            Self::Tlbi => {
+                counting.tlbi.fetch_add(1, Relaxed);
+            }
+            Self::Dsb => {
+                counting.dsb.fetch_add(1, Relaxed);
+            }
+            Self::Reading => counting.write(),
+        }
     }
 }
 
-extern "C" fn dsb(_cpu: c_uint, _data: Pointer) {
-    if let Some(counting) = COUNTING.get() {
-        counting.dsb.fetch_add(1, Relaxed);
+impl Counting {
+    /// Writes the counts at once, because QEMU may be killed when the guest has powered off.
+    fn write(&self) {
+        let counts = Counts {
+            tlbi: self.tlbi.load(Relaxed),
+            dsb: self.dsb.load(Relaxed),
+        };
+        // The reader reports a missing line.
+        let _ = (&self.file).write_all(counts.line().as_bytes());
     }
-}
-
-/// Writes the counts at once, because QEMU may be killed when the guest has powered off.
-extern "C" fn reading(_cpu: c_uint, _data: Pointer) {
-    let Some(counting) = COUNTING.get() else {
-        return;
-    };
-    let counts = Counts {
-        tlbi: counting.tlbi.load(Relaxed),
-        dsb: counting.dsb.load(Relaxed),
-    };
-    // The reader reports a missing line.
-    let _ = (&counting.file).write_all(counts.line().as_bytes());
 }

@@ -7,14 +7,20 @@
 
 mod accesses;
 mod api;
+mod callback;
 mod counts;
+mod handle;
+mod output;
 mod ram;
 
 use crate::decode::{self, Instruction, StoreForm};
 use crate::stream::{self, Head, Seen, Totals};
 use crate::track::{Marks, Origin, Store, TABLE, Tracker, UNMAPPED};
-use api::{Api, Basics, Callbacks, CpuRegisters, Info, Pointer, Translation};
+use api::{Api, Basics, CpuRegisters, Info};
+use callback::{Accesses, Callbacks, Translation};
 use granule_trace::Barrier;
+use handle::{Access, CpuThread, TranslatedBlock};
+use output::Output;
 use ram::Ram;
 use std::cell::OnceCell;
 use std::collections::HashMap;
@@ -63,14 +69,6 @@ struct Counts {
     barriers: AtomicU64,
 }
 
-/// The state under the lock.
-struct Output {
-    tracker: Tracker<'static, Ram>,
-    bytes: Vec<u8>,
-    stream: Option<UnixStream>,
-    most_table_bytes: u64,
-}
-
 /// An instruction that calls back.
 struct Site {
     pc: u64,
@@ -85,6 +83,12 @@ enum Action {
 }
 
 static PLUGIN: OnceLock<Plugin> = OnceLock::new();
+
+/// Returns the plugin and its machine, once there are both.
+fn running() -> Option<(&'static Plugin, &'static Machine)> {
+    let plugin = PLUGIN.get()?;
+    Some((plugin, plugin.machine.get()?))
+}
 
 thread_local! {
     /// This thread's CPU, and its registers.
@@ -203,11 +207,12 @@ impl Plugin {
                 self.api.print(line);
                 Ram::default()
             });
-            let pages = ram.bytes >> crate::track::PAGE_SHIFT;
+            let pages = ram.bytes() >> crate::track::PAGE_SHIFT;
             // It lives as long as QEMU.
-            let marks: &'static Marks = Box::leak(Box::new(Marks::new(ram.base, pages, self.cpus)));
+            let marks: &'static Marks =
+                Box::leak(Box::new(Marks::new(ram.base(), pages, self.cpus)));
             let mut tracker = Tracker::new(ram, marks, self.cpus);
-            if ram.bytes == 0 {
+            if ram.bytes() == 0 {
                 tracker.miss(Origin { cpu: 0, pc: 0 }, "all: RAM was not found");
             }
             Machine {
@@ -224,12 +229,11 @@ impl Plugin {
     }
 
     /// Returns the single leaked description of an instruction that calls back.
-    fn site(&self, pc: u64, word: u32, action: Action) -> Pointer {
+    fn site(&self, pc: u64, word: u32, action: Action) -> &'static Site {
         let mut sites = lock(&self.sites);
-        let site = sites
+        sites
             .entry((pc, word))
-            .or_insert_with(|| Box::leak(Box::new(Site { pc, action })));
-        std::ptr::from_ref::<Site>(site).cast_mut().cast()
+            .or_insert_with(|| Box::leak(Box::new(Site { pc, action })))
     }
 
     /// Returns whether the block at an address is code of EL0, which does not store to tables.
@@ -265,7 +269,7 @@ const RELEASE: u64 = 1;
 const EXCHANGE: u64 = 2;
 
 impl Translation for Plugin {
-    fn translated(block: Pointer) {
+    fn translated(block: &TranslatedBlock<'_>) {
         let Some(plugin) = PLUGIN.get() else { return };
         let machine = plugin.machine();
         let api = &plugin.api;
@@ -277,7 +281,7 @@ impl Translation for Plugin {
                 if plugin.is_vector(machine, pc) {
                     // No instruction has this word, so the site is separate.
                     let site = plugin.site(pc, 0, Action::Vector);
-                    api.call_before(insn, executed, false, site);
+                    api.call_before(&insn, false, site);
                 }
             }
             if let Some(instruction) = decode::decode(word) {
@@ -286,24 +290,23 @@ impl Translation for Plugin {
                     Instruction::Barrier(_) | Instruction::DropOwn | Instruction::Unmodelled(_)
                 );
                 let site = plugin.site(pc, word, Action::Instruction(instruction));
-                api.call_before(insn, executed, reads, site);
+                api.call_before(&insn, reads, site);
             }
             // The group of loads and stores.
             if word >> 25 & 0b101 == 0b100 {
                 let form = decode::store_form(word);
                 let bits = u64::from(form.release) * RELEASE + u64::from(form.exchange) * EXCHANGE;
-                let data = (pc | bits) as usize as Pointer;
-                api.call_at_memory(insn, stored, api::STORES, data);
+                api.call_at_memory::<Self>(&insn, api::STORES, pc | bits);
             }
         }
     }
 }
 
 impl Callbacks for Plugin {
-    fn init(cpu: c_uint) {
+    fn init(thread: &CpuThread<'_>) {
         if let Some(plugin) = PLUGIN.get() {
             THIS.with(|this| {
-                let _ = this.set((cpu as u16, plugin.api.registers()));
+                let _ = this.set((thread.cpu() as u16, plugin.api.registers(thread)));
             });
         }
     }
@@ -367,106 +370,73 @@ impl Machine {
     }
 }
 
-impl Output {
-    /// Encodes the tracker's new events, and writes them when the buffer is full.
-    fn collect(&mut self) {
-        let Self { tracker, bytes, .. } = self;
-        for (by, seen) in tracker.take() {
-            for word in stream::encode(by.cpu, by.pc, &seen) {
-                bytes.extend(word.to_le_bytes());
-            }
+/// A store of the guest; the data is the address of its instruction, with bits.
+impl Accesses for Plugin {
+    fn accessed(cpu: c_uint, access: &Access<'_>, data: u64) {
+        let Some((plugin, machine)) = running() else {
+            return;
+        };
+        let Some(address) = plugin.api.physical(access) else {
+            return;
+        };
+        let cpu = cpu as u16;
+        if let Some(counts) = machine.counts.get(usize::from(cpu)) {
+            let stores = counts.stores.load(Relaxed);
+            counts.stores.store(stores + 1, Relaxed);
         }
-        if self.bytes.len() >= KEPT {
-            self.most_table_bytes = self.most_table_bytes.max(self.tracker.table_bytes());
-            self.write();
+        let flags = machine.marks.store(cpu, address);
+        if flags & (TABLE | UNMAPPED) == 0 && !machine.marks.is_uncached(cpu) {
+            return;
         }
+        let (bytes, words) = plugin.api.value(access);
+        let store = Store {
+            address,
+            bytes,
+            // Of an atomic instruction QEMU passes the operand, even if a comparison failed.
+            words: (bytes >= 8 && data & EXCHANGE == 0).then_some(words),
+            form: StoreForm {
+                release: data & RELEASE != 0,
+                exchange: data & EXCHANGE != 0,
+            },
+        };
+        let by = Origin { cpu, pc: data & !3 };
+        machine.track(|tracker| tracker.store(by, store));
     }
-
-    fn push(&mut self, words: [u64; stream::WORDS]) {
-        self.bytes
-            .extend(words.iter().flat_map(|word| word.to_le_bytes()));
-    }
-
-    fn write(&mut self) {
-        // The reader has ended, and will end QEMU.
-        if let Some(stream) = &mut self.stream
-            && stream.write_all(&self.bytes).is_err()
-        {
-            self.stream = None;
-        }
-        self.bytes.clear();
-    }
-}
-
-/// A store of the guest.
-extern "C" fn stored(cpu: c_uint, info: u32, address: u64, data: Pointer) {
-    let Some(plugin) = PLUGIN.get() else { return };
-    let Some(machine) = plugin.machine.get() else {
-        return;
-    };
-    let Some(address) = plugin.api.physical(info, address) else {
-        return;
-    };
-    let cpu = cpu as u16;
-    if let Some(counts) = machine.counts.get(usize::from(cpu)) {
-        let stores = counts.stores.load(Relaxed);
-        counts.stores.store(stores + 1, Relaxed);
-    }
-    let flags = machine.marks.store(cpu, address);
-    if flags & (TABLE | UNMAPPED) == 0 && !machine.marks.is_uncached(cpu) {
-        return;
-    }
-    let data = data as usize as u64;
-    let (bytes, words) = plugin.api.value(info);
-    let store = Store {
-        address,
-        bytes,
-        // Of an atomic instruction QEMU passes the operand, even if a comparison failed.
-        words: (bytes >= 8 && data & EXCHANGE == 0).then_some(words),
-        form: StoreForm {
-            release: data & RELEASE != 0,
-            exchange: data & EXCHANGE != 0,
-        },
-    };
-    let by = Origin { cpu, pc: data & !3 };
-    machine.track(|tracker| tracker.store(by, store));
 }
 
 /// An instruction that concerns translation is about to execute.
-#[allow(unsafe_code, reason = "data of callbacks, as QEMU passes it back")]
-extern "C" fn executed(cpu: c_uint, data: Pointer) {
-    let Some(plugin) = PLUGIN.get() else { return };
-    let Some(machine) = plugin.machine.get() else {
-        return;
-    };
-    // SAFETY: the data of this callback is always a `Site`, which is never freed.
-    let site = unsafe { &*data.cast::<Site>() };
-    let cpu = cpu as u16;
-    let by = Origin { cpu, pc: site.pc };
-    match site.action {
-        Action::Vector => machine.synchronised(by),
-        Action::Instruction(Instruction::Barrier(barrier)) => {
-            if let Some(counts) = machine.counts.get(usize::from(cpu)) {
-                let barriers = counts.barriers.load(Relaxed);
-                counts.barriers.store(barriers + 1, Relaxed);
+impl callback::Site for Site {
+    fn executed(&'static self, cpu: c_uint) {
+        let Some((plugin, machine)) = running() else {
+            return;
+        };
+        let cpu = cpu as u16;
+        let by = Origin { cpu, pc: self.pc };
+        match self.action {
+            Action::Vector => machine.synchronised(by),
+            Action::Instruction(Instruction::Barrier(barrier)) => {
+                if let Some(counts) = machine.counts.get(usize::from(cpu)) {
+                    let barriers = counts.barriers.load(Relaxed);
+                    counts.barriers.store(barriers + 1, Relaxed);
+                }
+                if machine.marks.barrier(cpu, barrier) {
+                    machine.track(|tracker| tracker.barrier(by, barrier));
+                }
             }
-            if machine.marks.barrier(cpu, barrier) {
-                machine.track(|tracker| tracker.barrier(by, barrier));
+            Action::Instruction(Instruction::DropOwn) => {
+                machine.track(|tracker| tracker.dropped(by));
             }
-        }
-        Action::Instruction(Instruction::DropOwn) => {
-            machine.track(|tracker| tracker.dropped(by));
-        }
-        Action::Instruction(Instruction::Unmodelled(what)) => {
-            machine.track(|tracker| tracker.miss(by, what));
-        }
-        Action::Instruction(instruction) => {
-            let done = THIS.with(|this| {
-                let (_, registers) = this.get()?;
-                with_registers(plugin, machine, by, instruction, registers)
-            });
-            if done.is_none() {
-                machine.track(|tracker| tracker.miss(by, "unread registers"));
+            Action::Instruction(Instruction::Unmodelled(what)) => {
+                machine.track(|tracker| tracker.miss(by, what));
+            }
+            Action::Instruction(instruction) => {
+                let done = THIS.with(|this| {
+                    let (_, registers) = this.get()?;
+                    with_registers(plugin, machine, by, instruction, registers)
+                });
+                if done.is_none() {
+                    machine.track(|tracker| tracker.miss(by, "unread registers"));
+                }
             }
         }
     }

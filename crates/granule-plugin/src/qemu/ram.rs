@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ram {
     /// The first physical address.
-    pub(crate) base: u64,
+    base: u64,
     /// The number of bytes; 0 if the RAM was not found.
-    pub(crate) bytes: u64,
+    bytes: u64,
     /// The address in this process.
     host: usize,
 }
@@ -25,6 +25,16 @@ impl Ram {
         let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
         let host = maps.lines().find_map(|line| mapping(line, name, bytes))?;
         Some(Self { base, bytes, host })
+    }
+
+    /// Returns the first physical address.
+    pub(crate) const fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// Returns the number of bytes; 0 if the RAM was not found.
+    pub(crate) const fn bytes(&self) -> u64 {
+        self.bytes
     }
 }
 
@@ -51,8 +61,9 @@ impl Memory for Ram {
         }
         for (index, word) in to.iter_mut().enumerate() {
             let at = self.host + offset as usize + index * 8;
-            // SAFETY: `at` is an aligned word of the mapping that `find` found, which QEMU keeps
-            // until it ends. The guest may store to it at any time, which an atomic load allows.
+            // SAFETY: `at` is an aligned word of the mapping that `find` found, by the private `host` and
+            // `bytes`. QEMU keeps it until it ends. The guest may store to it at any time, which an
+            // atomic load allows.
             *word = unsafe { &*(at as *const AtomicU64) }.load(Relaxed);
         }
         true

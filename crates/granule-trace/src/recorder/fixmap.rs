@@ -48,13 +48,17 @@ impl<W: FixmapSlots, S: Sink> TracedFixmap<W, S> {
         })
     }
 
+    /// # Safety
+    ///
+    /// As for [`FixmapSlots::open`].
     #[cold]
     #[inline(never)]
-    fn open_recorded(&mut self, slot: Slot, table: PhysicalAddress) {
+    unsafe fn open_recorded(&mut self, slot: Slot, table: PhysicalAddress) {
         if let Some(shown) = self.shown.get_mut(slot.number()) {
             *shown = table;
         }
-        self.inner.open(slot, table);
+        // SAFETY: the caller vouches for `open`.
+        unsafe { self.inner.open(slot, table) };
         let bytes = self.inner.geometry().page_size().bytes();
         self.sink.assume_visible(self.inner.address(slot), bytes);
     }
@@ -141,11 +145,14 @@ unsafe impl<W: FixmapSlots, S: Sink> FixmapSlots for TracedFixmap<W, S> {
     }
 
     #[inline(always)]
-    fn open(&mut self, slot: Slot, table: PhysicalAddress) {
-        if self.sink.is_active() {
-            self.open_recorded(slot, table);
-        } else {
-            self.inner.open(slot, table);
+    unsafe fn open(&mut self, slot: Slot, table: PhysicalAddress) {
+        // SAFETY: the caller vouches for the call, recorded or not.
+        unsafe {
+            if self.sink.is_active() {
+                self.open_recorded(slot, table);
+            } else {
+                self.inner.open(slot, table);
+            }
         }
     }
 

@@ -37,7 +37,8 @@ impl<T, S: Sink> Traced<T, S> {
     }
 }
 
-impl<T: HasArena, S: Sink> HasArena for Traced<T, S> {
+// SAFETY: all pages come from `inner`.
+unsafe impl<T: HasArena, S: Sink> HasArena for Traced<T, S> {
     type Memory = T::Memory;
     fn arena(&mut self) -> Option<&mut Arena<T::Memory>> {
         self.recorded.inner.arena()

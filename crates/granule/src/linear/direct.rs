@@ -64,7 +64,11 @@ impl<R> Arena<R> {
         page_size: PageSize,
     ) -> Self {
         let mask = page_size.bytes() - 1;
-        let next = start.0.wrapping_add(mask) & !mask;
+        // Behind the last page of all there is none.
+        let next = match start.0.checked_add(mask) {
+            Some(next) => next & !mask,
+            None => end.0,
+        };
         Self {
             page_size,
             pool: FreeRun { next, end: end.0 },
@@ -81,13 +85,13 @@ impl<R> Arena<R> {
         self.freed.available() + self.pool.pages(self.page_size) + self.ram.pages(self.page_size)
     }
 
-    /// Adds RAM from `start` to `end`, both multiples of the page size. None of it is mapped yet.
+    /// Adds RAM from `start` to `end`, both multiples of the page size. None of it is mapped yet, and
+    /// none of it is allocated before [`create`] maps it.
     ///
     /// # Safety
     ///
-    /// The caller owns the RAM exclusively, and the arena's `memory` and the environment of the
-    /// tables can access it once it is mapped. If tables take pages from the arena already, it
-    /// lies below the physical address size of their geometry.
+    /// The caller owns the RAM exclusively. If tables take pages from the arena already, it lies
+    /// below the physical address size of their geometry.
     pub const unsafe fn extend(&mut self, start: PhysicalAddress, end: PhysicalAddress) {
         self.ram = FreeRun {
             next: start.0,
@@ -104,7 +108,8 @@ impl<R> Arena<R> {
     ///
     /// # Safety
     ///
-    /// As for [`extend`](Self::extend), and the RAM can be accessed now.
+    /// As for [`extend`](Self::extend), and the arena's `memory` and the environment of the tables
+    /// can access the RAM now.
     pub const unsafe fn extend_mapped(&mut self, start: PhysicalAddress, end: PhysicalAddress) {
         // SAFETY: the caller keeps the conditions.
         unsafe { self.extend(start, end) };
@@ -138,8 +143,9 @@ impl<R> Arena<R> {
     }
 }
 
-// SAFETY: the callers of `new` and `extend` vouched for the memory. Each page is allocated once, because the
-// extents only shrink, and freed pages are in a list of their own.
+// SAFETY: the callers of `new` and `extend` vouched for the memory, and that of `create` for what `ram` has
+// from `extend`. Each page is allocated once, because the private extents only shrink, and freed pages are in
+// the private `freed`.
 unsafe impl<R: PhysToVirt> TableAllocator for Arena<R> {
     fn pages(&self) -> Option<TablePages> {
         Some(TablePages {
@@ -185,7 +191,9 @@ unsafe impl<R: PhysToVirt> TableAllocator for Arena<R> {
             return self.freed.allocate_aligned(count);
         };
         for table in skipped.step_by(page as usize) {
-            // SAFETY: the page was never allocated, so no entry and no TTBR leads to it.
+            // SAFETY: the page lay between `next` and `end` of `pool` or `ram`, which only `new`,
+            // `extend` and this allocator set: it belongs to the arena, can be accessed, and was
+            // never allocated. So no entry and no TTBR leads to it.
             self.free(unsafe { FreedTable::unreachable(PhysicalAddress(table)) });
         }
         Some(PhysicalAddress(first))
@@ -197,28 +205,54 @@ unsafe impl<R: PhysToVirt> TableAllocator for Arena<R> {
 }
 
 /// An allocator that may be, or wrap, an [`Arena`].
-pub trait HasArena {
+///
+/// [`create`] tells the arena which of its pages are mapped. It must be the one that allocates them:
+///
+/// ```compile_fail,E0200
+/// use granule::linear::{Arena, HasArena};
+/// use granule::table::Offset;
+///
+/// struct Tables {
+///     another: Arena<Offset>,
+/// }
+///
+/// impl HasArena for Tables {
+///     type Memory = Offset;
+///     fn arena(&mut self) -> Option<&mut Arena<Offset>> {
+///         Some(&mut self.another)
+///     }
+/// }
+/// ```
+///
+/// # Safety
+///
+/// If [`arena`](Self::arena) returns an arena, it is always the same one, and all pages that the
+/// allocator gives come from it.
+pub unsafe trait HasArena {
     /// The access of the arena to freed pages.
     type Memory: PhysToVirt;
     /// The arena, if tables come from one.
     fn arena(&mut self) -> Option<&mut Arena<Self::Memory>>;
 }
 
-impl<R: PhysToVirt> HasArena for Arena<R> {
+// SAFETY: the allocator is the arena.
+unsafe impl<R: PhysToVirt> HasArena for Arena<R> {
     type Memory = R;
     fn arena(&mut self) -> Option<&mut Self> {
         Some(self)
     }
 }
 
-impl<A: HasArena> HasArena for crate::table::Counted<'_, A> {
+// SAFETY: all pages come from the wrapped allocator.
+unsafe impl<A: HasArena> HasArena for crate::table::Counted<'_, A> {
     type Memory = A::Memory;
     fn arena(&mut self) -> Option<&mut Arena<A::Memory>> {
         self.inner_mut().arena()
     }
 }
 
-impl<M, A: HasArena, T> HasArena for Environment<M, A, T> {
+// SAFETY: all pages come from `allocator`.
+unsafe impl<M, A: HasArena, T> HasArena for Environment<M, A, T> {
     type Memory = A::Memory;
     fn arena(&mut self) -> Option<&mut Arena<A::Memory>> {
         self.allocator.arena()
@@ -237,10 +271,34 @@ pub fn arena_pages(stats: &LeafStats, available: u64) -> u64 {
 /// If [`arena_pages`] is not 0, the arena must have been extended by that many pages, all of
 /// them in one of the pieces.
 ///
+/// Tables that come from the arena are written through the new map, so the caller vouches for its
+/// place:
+///
+/// ```compile_fail,E0133
+/// use granule::arch::Page4K;
+/// use granule::linear::{HasArena, create};
+/// use granule::table::{
+///     Environment, PageTables, Piece, TableAllocator, TableError, TableMemory, TlbOps,
+/// };
+///
+/// fn anywhere<M: TableMemory, A: TableAllocator + HasArena, T: TlbOps>(
+///     tables: &mut PageTables<Page4K, Environment<M, A, T>>,
+///     elsewhere: &[Piece],
+/// ) -> Result<(), TableError> {
+///     create(tables, elsewhere)
+/// }
+/// ```
+///
 /// # Errors
 ///
 /// Those of [`PageTables::map_pieces`]. Part of the map may exist then.
-pub fn create<P, M, A, T>(
+///
+/// # Safety
+///
+/// If the arena has RAM from [`Arena::extend`] and one of the `pieces` covers it, the arena's memory
+/// and the environment of `tables` reach that RAM once the piece is mapped: this CPU walks the tables,
+/// and the piece maps the RAM, readable and writable, to where both look for it.
+pub unsafe fn create<P, M, A, T>(
     tables: &mut PageTables<P, Environment<M, A, T>>,
     pieces: &[Piece],
 ) -> Result<(), TableError>

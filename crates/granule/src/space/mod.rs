@@ -222,8 +222,8 @@ impl<'s, P: Page, E: TableEnvironment, F: UserFrames> Space<'s, P, E, F> {
         settings: Settings,
     ) -> Result<Self, SpaceError> {
         let mut tables = PageTables::new(geometry, environment)?;
-        // SAFETY: the caller of `make_live` vouches for the settings; before that no CPU walks the
-        // tables.
+        // SAFETY: the private `tables` become live by `make_live` alone, whose caller vouches for the
+        // settings. Before that no CPU walks them.
         unsafe { tables.set_bbm(settings.bbm) };
         let attributes = Attributes {
             // Where hardware does not set the flag, a page without it would fault.
@@ -244,7 +244,8 @@ impl<'s, P: Page, E: TableEnvironment, F: UserFrames> Space<'s, P, E, F> {
     /// The value of TTBR0 for this space under `asid`, once the space is live.
     #[must_use]
     pub fn ttbr(&self, asid: u16) -> Option<Ttbr> {
-        // SAFETY: the tables are live, so their changes issue barriers and TLBIs.
+        // SAFETY: geometry and root are those of the private `tables`. They are live, so their changes
+        // issue barriers and TLBIs.
         self.is_live()
             .then(|| unsafe { Ttbr::from_root(self.geometry(), self.tables.root_table(), asid) })
     }

@@ -14,7 +14,8 @@
 use crate::arch::registers::{Tcr, Ttbr};
 
 /// The registers and TLB of the running CPU. Each method issues one instruction and nothing else:
-/// the order of all is [`enter`]'s and [`enter_anew`]'s.
+/// the order of all is [`enter`]'s and [`enter_anew`]'s. Their callers vouch that the instructions
+/// are issued.
 pub trait Registers {
     /// Writes TCR_EL1 (TCR_EL2 under VHE).
     ///
@@ -84,7 +85,8 @@ pub unsafe fn enter<R: Registers>(
 ///
 /// `ttbr0` names live tables of the shape that `to` gives the lower half, and no other space has its
 /// ASID now. Nothing on this CPU accesses an address of the lower half until the function returns: it
-/// runs in the upper half with interrupts masked. The CPU has the features that `to` uses.
+/// runs in the upper half with interrupts masked. The CPU has the features that `to` uses, and each
+/// method of `registers` issues its instruction on it.
 pub unsafe fn enter_anew<R: Registers>(
     registers: &mut R,
     from: Tcr,

@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod expected;
+mod refused;
 mod slots;
 
 use expected::expected;
@@ -16,8 +17,8 @@ use granule::arch::{
 use granule::linear::fixmap::{FixmapBuilder, Slot};
 use granule::linear::{Barriers, Published, Strategy};
 use granule::table::{
-    Counters, Counts, DirectMapped, Environment, FreedTable, Leaves, NoCpu, PageTables, PhysToVirt,
-    Piece, TableAllocator, TableError, TableRun, TableView, Visit,
+    Counts, DirectMapped, Environment, FreedTable, Leaves, NoCpu, PageTables, PhysToVirt, Piece,
+    TableAllocator, TableError, TableRun, TableView, Visit,
 };
 use granule_testing::cases::config;
 use proptest::prelude::*;
@@ -87,16 +88,9 @@ impl Dispatch for Make<'_> {
     fn run<P: Page>(self) -> Self::Output {
         let mut pages = Pages::new(P::SIZE.bytes(), self.pages);
         let root = pages.empty_root();
-        let mut slots = Checked {
-            pages,
-            can: self.can,
-            shown: [None; Slot::COUNT],
-            counters: Counters::new(),
-            waits: 0,
-            in_flight: false,
-        };
+        let mut slots = Checked::new(pages, self.can);
         let mut builder = FixmapBuilder::<P, _>::new(self.strategy, self.barriers, &mut slots);
-        // SAFETY: no CPU walks the tables, and nothing else changes them.
+        // SAFETY: no CPU walks the tables, nothing else changes them, and the slots are new.
         unsafe { builder.create(root, self.pieces)? };
         assert_eq!(slots.shown, [None; Slot::COUNT], "a slot was left open");
         Ok(Made {

@@ -2,10 +2,13 @@
 
 use crate::Can;
 use granule::arch::tlbi::{TlbCapabilities, TlbiOp};
-use granule::arch::{Descriptor, Geometry, Level, PhysicalAddress, Regime, VirtualAddress};
+use granule::arch::{
+    Descriptor, Geometry, Level, PageSize, PhysicalAddress, Regime, VirtualAddress,
+};
 use granule::linear::fixmap::{FixmapSlots, Slot};
 use granule::table::{
-    Counters, FreedTable, PhysToVirt, TableAllocator, TableRun, TlbOps, invalidate, publish,
+    Counters, FreedTable, PhysToVirt, TableAllocator, TablePages, TableRun, TlbOps, invalidate,
+    publish,
 };
 use std::cell::Cell;
 
@@ -77,6 +80,17 @@ pub(crate) struct Checked {
 }
 
 impl Checked {
+    pub(crate) fn new(pages: Pages, can: Can) -> Self {
+        Self {
+            pages,
+            can,
+            shown: [None; Slot::COUNT],
+            counters: Counters::new(),
+            waits: 0,
+            in_flight: false,
+        }
+    }
+
     fn table(&self, slot: Slot) -> PhysicalAddress {
         self.shown[slot.number()].expect("a closed slot was used")
     }
@@ -112,7 +126,7 @@ unsafe impl FixmapSlots for Checked {
         VirtualAddress(0xffff_ffff_e010_0000 + (slot.number() << 16) as u64)
     }
 
-    fn open(&mut self, slot: Slot, table: PhysicalAddress) {
+    unsafe fn open(&mut self, slot: Slot, table: PhysicalAddress) {
         assert!(
             !self.in_flight,
             "a slot was opened before its TLBI was waited for"
@@ -147,6 +161,13 @@ unsafe impl FixmapSlots for Checked {
 
 // SAFETY: each page is given out once.
 unsafe impl TableAllocator for Checked {
+    fn pages(&self) -> Option<TablePages> {
+        let mut sizes = PageSize::ALL.into_iter();
+        let page_size = sizes.find(|it| it.bytes() == self.pages.page)?;
+        let end = PhysicalAddress(TABLES + self.pages.words.len() as u64 * 8);
+        Some(TablePages { page_size, end })
+    }
+
     fn reserve(&mut self, tables: usize) -> bool {
         self.pages.next + tables as u64 <= self.pages.words.len() as u64 * 8 / self.pages.page
     }

@@ -170,7 +170,7 @@ pub(crate) fn serve() {
 }
 
 /// Leaves for the next kernel; returns only with the reason against leaving.
-fn leave(loaded: &Loaded, call: u64) -> Stays {
+fn leave(loaded: &mut Loaded, call: u64) -> Stays {
     // Stop all tasks before any check, so that no program can change what was checked.
     let stood = match stand_still() {
         Ok(()) => sched::switches(),
@@ -198,7 +198,7 @@ fn prepare(loaded: &Loaded) -> Result<CpuSet, Stays> {
     TableVerification::new(kernel, loaded)
         .run(|records| {
             // The list was just verified, so this pass cannot fail.
-            let _ = verify(&Words, loaded.list.head, records);
+            let _ = verify(&Words, loaded.list.head(), records);
         })
         .map_err(Stays::Tables)?;
     if !pages::is_code(loaded.way.code) {
@@ -225,7 +225,7 @@ fn stand_still() -> Result<(), Stays> {
 
 /// Quiesces interrupts, takes program state out of this CPU's registers and reseals the list for the
 /// resulting TCR. Undoes all of it on failure.
-fn quiesce(loaded: &Loaded) -> Result<ListHeader, Stays> {
+fn quiesce(loaded: &mut Loaded) -> Result<ListHeader, Stays> {
     let masked = cpu::mask_interrupts();
     let quiesced = quiesce::devices().map_err(Stays::Interrupt);
     let sealed = quiesced.and_then(|()| {
@@ -254,7 +254,7 @@ fn go(loaded: &Loaded, header: &ListHeader, call: u64, stood: u64) -> ! {
         hook.before_jump(loaded);
     }
     let uncached = header.flags & UNCACHED != 0;
-    let counts = InstructionCounts::of(&Words, loaded.list.head, header, data_line());
+    let counts = InstructionCounts::of(&Words, loaded.list.head(), header, data_line());
     let note = HandoffNote {
         call,
         hz: cpu::cntfrq_el0(),
@@ -272,8 +272,8 @@ fn go(loaded: &Loaded, header: &ListHeader, call: u64, stood: u64) -> ! {
         }),
     };
     print_summary(&note, sched::switches().wrapping_sub(stood));
-    let running = loaded.list.page;
-    let header_at = virtual_address(loaded, loaded.list.head);
+    let running = loaded.list.page();
+    let header_at = virtual_address(loaded, loaded.list.head());
     let note_at = virtual_address(loaded, loaded.note);
     // SAFETY: the page was taken for the note, and the linear map covers it; nothing else runs.
     note.write(running, unsafe {
@@ -283,7 +283,7 @@ fn go(loaded: &Loaded, header: &ListHeader, call: u64, stood: u64) -> ! {
     record::finished(None);
     leaving::leaves(
         header,
-        loaded.list.head,
+        loaded.list.head(),
         &Words,
         cpu::tcr_el1(),
         data_line(),
@@ -299,7 +299,7 @@ fn go(loaded: &Loaded, header: &ListHeader, call: u64, stood: u64) -> ! {
 }
 
 fn virtual_address(loaded: &Loaded, at: PhysicalAddress) -> VirtualAddress {
-    VirtualAddress(at.0.wrapping_add(loaded.tables.transition.distance))
+    VirtualAddress(at.0.wrapping_add(loaded.tables.distance()))
 }
 
 /// Stores the counter as the last step, and cleans it for a reader without caches.

@@ -4,7 +4,7 @@
 
 use super::Request;
 use super::hook::KEXEC;
-use super::loaded::{Loaded, PayloadSegment, Tables};
+use super::loaded::{Loaded, PayloadSegment};
 use super::machine::{MachineFacts, machine};
 use super::pages::{self, Held, MOST_SEGMENTS, Runs, Words};
 use super::refused::{Call, Refused};
@@ -12,6 +12,7 @@ use crate::arch::cpu;
 use crate::arch::sctlr::{SCTLR_EL2_MMU_OFF, SCTLR_MMU_OFF};
 use crate::mm::kernel_tables::{self, Kernel};
 use crate::mm::pages::{NoMemory, each_free_block};
+use crate::mm::transition::TransitionTables;
 use crate::task::owned::Array;
 use crate::task::random;
 use arrayvec::ArrayVec;
@@ -184,7 +185,7 @@ impl Loader<'_> {
         kept.extend(self.machine.kept().iter().copied());
         kept.extend([note, PhysRange::new(code.0, page.bytes())]);
         let memory_map = self.machine.memory_map(page, &kept);
-        let list = RelocationList::write(&mut Words, &mut held, &segments, &memory_map)?;
+        let list = pages::write_list(&mut held, &segments, &memory_map)?;
         drop(in_use_for_long);
         let tables = self.tables(&segments, &runs, &list, code, &mut held)?;
         held.complete();
@@ -198,7 +199,7 @@ impl Loader<'_> {
             tree: PhysicalAddress(tree.place.start),
             code,
         };
-        let loaded = Loaded {
+        let mut loaded = Loaded {
             list,
             tables,
             way,
@@ -398,11 +399,11 @@ impl Loader<'_> {
         list: &RelocationList,
         code: PhysicalAddress,
         held: &mut Held,
-    ) -> Result<Tables, Refused> {
+    ) -> Result<TransitionTables, Refused> {
         let sources: usize = runs.iter().map(|runs| runs.all().len()).sum();
         let mut written = Runs::with_room(MOST_SEGMENTS)?;
         let mut written = Ranges::new(written.slots());
-        let mut read = Runs::with_room(sources + list.pages)?;
+        let mut read = Runs::with_room(sources + list.pages())?;
         let mut read = Ranges::new(read.slots());
         let mut fits = true;
         reached(segments, |extent, writes| {
@@ -410,7 +411,7 @@ impl Loader<'_> {
             fits &= to.insert(extent).is_ok();
         });
         list.each_page(&Words, |page| {
-            let page = PhysRange::new(page.0, list.page.bytes());
+            let page = PhysRange::new(page.0, list.page().bytes());
             fits &= read.insert(page).is_ok();
         })?;
         debug_assert!(fits, "no more extents than were counted");
@@ -427,7 +428,7 @@ impl Loader<'_> {
         // aside the memory freed there and retry; each retry finds less of it.
         let mut tries = MOST_TRIES;
         loop {
-            match Tables::build(self.kernel, &needs) {
+            match TransitionTables::build(self.kernel, &needs).map_err(Refused::from) {
                 Err(why) if why.in_the_way() && tries > 0 => held.put_places_aside()?,
                 result => return result,
             }

@@ -2,16 +2,11 @@
 //! `/sys/kernel/kexec_segments`.
 
 use super::pages::{self, Held, Words};
-use super::refused::Refused;
-use crate::mm::kernel_tables::{self, Kernel};
-use crate::mm::transition;
+use crate::mm::transition::TransitionTables;
 use core::fmt;
 use granule::arch::PhysicalAddress;
-use granule::table::Counters;
 use granule_kcore::kexec::handoff_note::NAMES;
-use granule_kexec::{
-    ListError, ListHeader, Needs, PhysRange, RelocationList, Transition, Way, verify,
-};
+use granule_kexec::{ListError, ListHeader, PhysRange, RelocationList, Way, verify};
 
 /// One segment for the next kernel. Without bytes the segment is absent.
 #[derive(Clone, Copy, Debug, Default)]
@@ -32,24 +27,22 @@ pub(crate) struct Loaded {
     /// The sealed list.
     pub(crate) list: RelocationList,
     /// The transitional tables.
-    pub(crate) tables: Tables,
+    pub(crate) tables: TransitionTables,
     pub(crate) way: Way,
     /// Kernel, initramfs and device tree, in the order of [`NAMES`].
     pub(crate) payload: [PayloadSegment; 3],
     /// The page for the note, which the device tree names; zeroed until the kernel leaves.
     pub(crate) note: PhysicalAddress,
     /// All pages except those of the tables.
-    #[allow(dead_code, reason = "freed when it is dropped")]
     pub(super) held: Held,
 }
 
 impl Loaded {
     /// Completes the list for a CPU that leaves with `tcr` in TCR.
-    pub(crate) fn seal(&self, tcr: u64) -> Result<ListHeader, ListError> {
-        let tables = &self.tables.transition;
-        let header = self.list.seal(&mut Words, &self.way, tables, tcr)?;
+    pub(crate) fn seal(&mut self, tcr: u64) -> Result<ListHeader, ListError> {
+        let header = pages::seal_list(&mut self.list, &self.held, &self.way, &self.tables, tcr)?;
         if self.way.uncached {
-            let bytes = self.list.page.bytes();
+            let bytes = self.list.page().bytes();
             self.list
                 .each_page(&Words, |page| pages::clean(&PhysRange::new(page.0, bytes)))?;
         }
@@ -58,11 +51,11 @@ impl Loaded {
 
     /// Checks that the list is unchanged since it was sealed.
     pub(crate) fn verify(&self) -> Result<ListHeader, ListError> {
-        verify(&Words, self.list.head, |_| {})
+        verify(&Words, self.list.head(), |_| {})
     }
 
     /// Verifies the list and completes it again for a changed TCR.
-    pub(crate) fn seal_again(&self, tcr: u64) -> Result<ListHeader, ListError> {
+    pub(crate) fn seal_again(&mut self, tcr: u64) -> Result<ListHeader, ListError> {
         self.verify()?;
         self.seal(tcr)
     }
@@ -83,52 +76,15 @@ impl fmt::Display for Loaded {
                 segment.bytes, segment.in_place
             )?;
         }
-        let totals = &self.list.totals;
+        let totals = self.list.totals();
         writeln!(
             f,
             "entry {:#x} copied {} cleaned {} tables {} list {}",
             self.way.entry.0,
             totals.bytes_copied,
             totals.bytes_cleaned,
-            self.tables.count,
-            self.list.pages
+            self.tables.count(),
+            self.list.pages()
         )
-    }
-}
-
-/// Transitional tables, freed on drop.
-pub(crate) struct Tables {
-    pub(crate) transition: Transition,
-    /// Pages of the tables.
-    pub(crate) count: u64,
-    kernel: &'static Kernel,
-}
-
-impl fmt::Debug for Tables {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} tables: {:?}", self.count, self.transition)
-    }
-}
-
-impl Tables {
-    pub(super) fn build(kernel: &'static Kernel, needs: &Needs<'_>) -> Result<Self, Refused> {
-        let counters = Counters::new();
-        let transition = transition::build(kernel_tables::apart(kernel, &counters), needs)?;
-        let count = counters.get().tables;
-        Ok(Self {
-            transition,
-            count,
-            kernel,
-        })
-    }
-}
-
-impl Drop for Tables {
-    fn drop(&mut self) {
-        let counters = Counters::new();
-        transition::free(
-            kernel_tables::apart(self.kernel, &counters),
-            &self.transition,
-        );
     }
 }

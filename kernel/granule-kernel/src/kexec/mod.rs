@@ -125,9 +125,9 @@ mod state {
 
     /// Calls `work` with the loaded kernel, if any. The slot is empty meanwhile: `work` waits for other
     /// CPUs, so it runs outside the lock. The waiting caller holds `Busy`.
-    pub(super) fn begin<R>(work: impl FnOnce(&Loaded) -> R) -> Option<R> {
-        let loaded = LOADED.with(Option::take)?;
-        let result = work(&loaded);
+    pub(super) fn begin<R>(work: impl FnOnce(&mut Loaded) -> R) -> Option<R> {
+        let mut loaded = LOADED.with(Option::take)?;
+        let result = work(&mut loaded);
         let old = LOADED.with(|slot| slot.replace(loaded));
         drop(old);
         Some(result)

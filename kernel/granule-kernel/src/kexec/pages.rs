@@ -17,7 +17,10 @@ use granule::arch::{Descriptor, PhysicalAddress};
 use granule::hw::cache;
 use granule::table::{FreedTable, TableAllocator, TableRun};
 use granule_kcore::kexec::handoff_note::NAMES;
-use granule_kexec::{Digest, ListMemory, PhysRange, Segment, relocate};
+use granule_kexec::{
+    Digest, ListError, ListHeader, ListMemory, MemoryMap, PhysRange, Refusal, RelocationList,
+    Segment, Transition, Way, relocate,
+};
 
 /// Segments: kernel, initramfs, device tree.
 pub(super) const MOST_SEGMENTS: usize = NAMES.len();
@@ -215,7 +218,9 @@ unsafe impl TableAllocator for Held {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Words;
 
-impl ListMemory for Words {
+// SAFETY: a store goes to the word of this address in the linear map, and a load comes from there. Where
+// nothing is mapped there is no word.
+unsafe impl ListMemory for Words {
     fn load(&self, address: u64) -> Option<u64> {
         let at = pointer(PhysicalAddress(address)).filter(|_| address.is_multiple_of(8))?;
         // Only mapped RAM: the links of an overwritten list may lead anywhere.
@@ -224,13 +229,35 @@ impl ListMemory for Words {
         Some(unsafe { at.cast::<u64>().as_ptr().read_volatile() })
     }
 
-    fn store(&mut self, address: u64, word: u64) {
+    unsafe fn store(&mut self, address: u64, word: u64) {
         if let Some(at) = pointer(PhysicalAddress(address)) {
-            // SAFETY: the word lies in a page that `Held` took for the list, and only the list's owner
-            // writes it.
+            // SAFETY: the caller owns the page, which the linear map covers, as it came from an allocator.
             unsafe { at.cast::<u64>().as_ptr().write_volatile(word) };
         }
     }
+}
+
+/// Writes the list, to pages that `held` takes.
+pub(super) fn write_list(
+    held: &mut Held,
+    segments: &[Segment<'_>],
+    memory_map: &MemoryMap<'_>,
+) -> Result<RelocationList, Refusal> {
+    // SAFETY: the pages of `Held` are this kernel's, and the linear map covers all of them. The memory map
+    // is made for the same kernel.
+    unsafe { RelocationList::write(&mut Words, held, segments, memory_map) }
+}
+
+/// Completes a list whose pages `_held` has.
+pub(super) fn seal_list(
+    list: &mut RelocationList,
+    _held: &Held,
+    way: &Way,
+    transition: &Transition,
+    tcr: u64,
+) -> Result<ListHeader, ListError> {
+    // SAFETY: the pages are still held, and the linear map covers all of them.
+    unsafe { list.seal(&mut Words, way, transition, tcr) }
 }
 
 /// The closure that [`table_reader`] returns.

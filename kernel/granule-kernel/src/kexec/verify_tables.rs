@@ -154,8 +154,8 @@ impl<'a> TableVerification<'a> {
         mut self,
         records: impl FnOnce(&mut dyn FnMut(&ListRecord)),
     ) -> Result<(), TableMismatch> {
-        let [lower, upper] = self.loaded.tables.transition.geometries;
-        let [low, high] = self.loaded.tables.transition.roots;
+        let [lower, upper] = self.loaded.tables.geometries();
+        let [low, high] = self.loaded.tables.roots();
         let read = pages::table_reader();
         let tables = TableView::new(upper, high, &read);
         let mapped = self.collect(&tables)?;
@@ -168,7 +168,7 @@ impl<'a> TableVerification<'a> {
             }
         });
         let page = self.kernel.page();
-        let list = self.loaded.list;
+        let list = &self.loaded.list;
         // The list was verified, so its links lead to its own pages.
         let _ = list.each_page(&pages::Words, |at| {
             self.check_mapped(&tables, at.0, page, Use::Read);
@@ -193,7 +193,7 @@ impl<'a> TableVerification<'a> {
 
     /// Collects the mapped extents. Returns the bytes of all leaves.
     fn collect(&mut self, tables: &TableView<impl ReadTables>) -> Result<u64, TableMismatch> {
-        let distance = self.loaded.tables.transition.distance;
+        let distance = self.loaded.tables.distance();
         mapped_bytes(tables, |entry| {
             let attributes = Attributes::decode(entry.descriptor, tables.geometry());
             let used = [Use::Read, Use::Written]
@@ -225,7 +225,7 @@ impl<'a> TableVerification<'a> {
         let end = start.saturating_add(bytes);
         let mut at = start;
         while at < end && self.mismatch.is_none() {
-            let address = VirtualAddress(at.wrapping_add(self.loaded.tables.transition.distance));
+            let address = VirtualAddress(at.wrapping_add(self.loaded.tables.distance()));
             match tables.query(address) {
                 Ok(Some(it)) if it.output.0 == at && it.attributes == used.attributes() => {
                     let into = address.0.wrapping_sub(it.start.0);

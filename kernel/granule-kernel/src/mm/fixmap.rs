@@ -167,7 +167,7 @@ fn empty(memory: &mut impl TableMemory, place: FixmapPlace, first: Slot, count: 
 const ZERO_CHUNK: usize = 64;
 
 // SAFETY: a slot's address translates to the table that it was last opened for, because opening stores the
-// descriptor over an invalid one, and closing invalidates the TLB for it.
+// descriptor over an invalid one, as its caller promises, and closing invalidates the TLB for it.
 unsafe impl FixmapSlots for Fixmap<'_> {
     fn geometry(&self) -> &Geometry {
         &self.shown.geometry
@@ -177,7 +177,7 @@ unsafe impl FixmapSlots for Fixmap<'_> {
         self.place.address(slot)
     }
 
-    fn open(&mut self, slot: Slot, table: PhysicalAddress) {
+    unsafe fn open(&mut self, slot: Slot, table: PhysicalAddress) {
         let shown = Descriptor::leaf(&self.shown.geometry, Level::L3, table, self.attributes);
         if self.recorded {
             set(&mut self.environment, self.place, slot, shown);
@@ -273,7 +273,7 @@ unsafe impl FixmapSlots for Shown {
     fn address(&self, slot: Slot) -> VirtualAddress {
         self.place.address(slot)
     }
-    fn open(&mut self, _slot: Slot, _table: PhysicalAddress) {}
+    unsafe fn open(&mut self, _slot: Slot, _table: PhysicalAddress) {}
     fn close(&mut self, _slot: Slot) {}
     fn close_series(&mut self, _count: usize) {}
 

@@ -325,7 +325,7 @@ impl<W: FixmapSlots + TableAllocator> Dispatch for Stepwise<'_, '_, W> {
     fn run<P: Page>(self) -> Self::Output {
         let barriers = self.request.parameters.barriers;
         let mut builder = FixmapBuilder::<P, _>::new(self.strategy, barriers, self.slots);
-        // SAFETY: the root is in TTBR1, and only the boot CPU changes its tables.
+        // SAFETY: the root is in TTBR1, and only the boot CPU changes its tables. The slots are new.
         unsafe { builder.create(self.request.root, self.pieces) }
     }
 }

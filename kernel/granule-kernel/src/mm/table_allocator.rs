@@ -70,7 +70,8 @@ unsafe impl TableAllocator for KernelTableAllocator<'_> {
     }
 }
 
-impl linear::HasArena for KernelTableAllocator<'_> {
+// SAFETY: one with an arena takes all pages from it, and stays what it is.
+unsafe impl linear::HasArena for KernelTableAllocator<'_> {
     type Memory = KernelPhysToVirt;
     fn arena(&mut self) -> Option<&mut Arena<KernelPhysToVirt>> {
         match self {

@@ -1,22 +1,80 @@
-//! Builds and frees the tables for leaving this kernel, for the page size chosen at boot. The tables are
-//! separate from the kernel's own. The caller names the ranges to map.
+//! The tables for leaving this kernel: builds them for the page size chosen at boot, owns and frees them. The
+//! tables are separate from the kernel's own. The caller names the ranges to map.
 
+#![allow(unsafe_code, reason = "tables that are freed once, by their owner")]
+
+use super::kernel_tables::{self, Kernel};
 use super::walker::KernelEnvironment;
+use core::fmt;
+use core::mem::ManuallyDrop;
+use core::ops::Deref;
 use granule::arch::Dispatch;
 use granule::arch::Page;
+use granule::table::Counters;
 use granule_kcore::sizes;
 use granule_kexec::{Needs, Transition, TransitionError};
 
-/// Builds the tables. See [`granule_kexec::build`].
-pub(crate) fn build(
-    environment: KernelEnvironment<'_>,
-    needs: &Needs<'_>,
-) -> Result<Transition, TransitionError> {
-    let size = needs.upper.page_size();
-    sizes::dispatch(size, Build { environment, needs })
+/// Tables for leaving, freed on drop.
+pub(crate) struct TransitionTables {
+    /// Taken out by `drop` alone.
+    transition: ManuallyDrop<Transition>,
+    count: u64,
+    kernel: &'static Kernel,
 }
 
-/// The arguments of [`build`].
+impl TransitionTables {
+    /// Builds the tables. See [`granule_kexec::build`].
+    pub(crate) fn build(
+        kernel: &'static Kernel,
+        needs: &Needs<'_>,
+    ) -> Result<Self, TransitionError> {
+        let counters = Counters::new();
+        let environment = kernel_tables::apart(kernel, &counters);
+        let size = needs.upper.page_size();
+        let transition = sizes::dispatch(size, Build { environment, needs })?;
+        Ok(Self {
+            transition: ManuallyDrop::new(transition),
+            count: counters.get().tables,
+            kernel,
+        })
+    }
+
+    /// The number of pages of the tables.
+    pub(crate) const fn count(&self) -> u64 {
+        self.count
+    }
+}
+
+impl Deref for TransitionTables {
+    type Target = Transition;
+
+    fn deref(&self) -> &Transition {
+        &self.transition
+    }
+}
+
+impl fmt::Debug for TransitionTables {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} tables: {:?}", self.count, self.transition)
+    }
+}
+
+impl Drop for TransitionTables {
+    fn drop(&mut self) {
+        // SAFETY: the private field is taken out here alone, and the value is not used again.
+        let transition = unsafe { ManuallyDrop::take(&mut self.transition) };
+        let counters = Counters::new();
+        let environment = kernel_tables::apart(self.kernel, &counters);
+        let [_, upper] = transition.geometries();
+        let free = Free {
+            environment,
+            transition,
+        };
+        sizes::dispatch(upper.page_size(), free);
+    }
+}
+
+/// The arguments of [`granule_kexec::build`].
 struct Build<'a> {
     environment: KernelEnvironment<'a>,
     needs: &'a Needs<'a>,
@@ -30,28 +88,19 @@ impl Dispatch for Build<'_> {
     }
 }
 
-/// Frees the tables. See [`granule_kexec::free`].
-pub(crate) fn free(environment: KernelEnvironment<'_>, transition: &Transition) {
-    let [_, upper] = transition.geometries;
-    sizes::dispatch(
-        upper.page_size(),
-        Free {
-            environment,
-            transition,
-        },
-    );
-}
-
-/// The arguments of [`free`].
+/// The arguments of [`granule_kexec::free`].
 struct Free<'a> {
     environment: KernelEnvironment<'a>,
-    transition: &'a Transition,
+    transition: Transition,
 }
 
 impl Dispatch for Free<'_> {
     type Output = ();
 
     fn run<P: Page>(self) {
-        granule_kexec::free::<P, _>(self.environment, self.transition);
+        // SAFETY: the only `Free` is that of `TransitionTables`. The tables came from the page allocator, as
+        // the environment's do, which reaches all of its pages. No CPU walks them: only `relocate::leave`
+        // loads their roots, and it does not return.
+        unsafe { granule_kexec::free::<P, _>(self.environment, self.transition) };
     }
 }

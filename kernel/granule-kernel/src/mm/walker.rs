@@ -205,8 +205,7 @@ pub(crate) trait Tree {
     fn flush(&mut self, start: VirtualAddress, bytes: u64);
     /// Records for the trace that a range is used as the tables map it from here on.
     fn assume_visible(&mut self, start: VirtualAddress, bytes: u64);
-    /// Replaces an entry that a visit showed with `descriptor`, and
-    /// invalidates the TLB for it.
+    /// Replaces an entry that a visit showed with `descriptor`, and invalidates the TLB for it.
     ///
     /// # Safety
     ///
@@ -326,7 +325,8 @@ impl<P: Page> Tree for Walker<'_, P> {
         self.map_pieces(pieces)
     }
     fn make_direct(&mut self, pieces: &[Piece]) -> Done {
-        linear::create(self, pieces)
+        // SAFETY: as the caller of `open` vouches. These pieces are the map in which the arena's RAM is found.
+        unsafe { linear::create(self, pieces) }
     }
     fn unmap(&mut self, start: VirtualAddress, bytes: u64) -> Done {
         self.unmap(start, bytes)?;

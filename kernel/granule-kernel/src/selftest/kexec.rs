@@ -55,7 +55,7 @@ impl KexecHook for Damage {
 
     fn sealed(&self, list: &RelocationList) {
         if let Some(bit) = words().flip {
-            let byte = list.head.0 + bit / 8 % list.page.bytes();
+            let byte = list.head().0 + bit / 8 % list.page().bytes();
             flip(byte, (bit % 8) as u32);
         }
     }
@@ -89,19 +89,20 @@ fn hold_middle(place: &PhysRange, count: u64) -> Result<Held, NoMemory> {
     Ok(held)
 }
 
-/// Flips one bit of a page.
+/// Flips one bit of a page, in its word, as everything loaded was written.
 fn flip(byte: u64, bit: u32) {
     let at = byte & !7;
     let mut words = pages::Words;
     if let Some(word) = words.load(at) {
-        words.store(at, word ^ 1 << (8 * (byte & 7) as u32 + bit));
+        // SAFETY: the word is of the next kernel, which only this CPU uses, and it is to be damaged.
+        unsafe { words.store(at, word ^ 1 << (8 * (byte & 7) as u32 + bit)) };
     }
 }
 
 /// Corrupts the tables.
 fn spoil(kernel: &Kernel, loaded: &Loaded, words: &TestWords) {
-    let [_, upper] = loaded.tables.transition.geometries;
-    let [_, root] = loaded.tables.transition.roots;
+    let [_, upper] = loaded.tables.geometries();
+    let [_, root] = loaded.tables.roots();
     let counters = Counters::new();
     let allocator = KernelTableAllocator::Pages(kernel_tables::table_pages(kernel));
     // SAFETY: the tables are pages of the page allocator, which the linear map covers.
@@ -119,7 +120,7 @@ fn spoil(kernel: &Kernel, loaded: &Loaded, words: &TestWords) {
     let Ok(mut tables) = (unsafe { walker::open(root, upper, environment) }) else {
         return;
     };
-    let shown = |at: u64| VirtualAddress(at.wrapping_add(loaded.tables.transition.distance));
+    let shown = |at: u64| VirtualAddress(at.wrapping_add(loaded.tables.distance()));
     if let Some(pages) = words.map {
         // The relocation code, which runs in its own mapping and not in the linear map.
         let code = loaded.way.code;
@@ -129,7 +130,7 @@ fn spoil(kernel: &Kernel, loaded: &Loaded, words: &TestWords) {
         println!("granule: granule.test=kexec:map@{pages}: {done:?}");
     }
     if words.loosen {
-        let list = shown(loaded.list.head.0);
+        let list = shown(loaded.list.head().0);
         let found = tables.visit_all(|entry| {
             let holds = list.0.wrapping_sub(entry.start.0) < entry.bytes;
             if entry.kind == Kind::Leaf && holds {
@@ -151,7 +152,7 @@ fn spoil(kernel: &Kernel, loaded: &Loaded, words: &TestWords) {
 fn decay(loaded: &Loaded, byte: u64) {
     let mut before = 0;
     let mut at = None;
-    let _ = verify(&pages::Words, loaded.list.head, |record| {
+    let _ = verify(&pages::Words, loaded.list.head(), |record| {
         if record.copies() {
             let into = byte.wrapping_sub(before);
             if into < record.bytes {
@@ -160,11 +161,7 @@ fn decay(loaded: &Loaded, byte: u64) {
             before += record.bytes;
         }
     });
-    // A word at a time, as everything loaded was written.
-    let mut words = pages::Words;
-    if let Some(at) = at
-        && let Some(word) = words.load(at & !7)
-    {
-        words.store(at & !7, word ^ 1 << (8 * (at & 7)));
+    if let Some(at) = at {
+        flip(at, 0);
     }
 }

@@ -58,8 +58,8 @@ impl Dispatch for Direct<'_> {
         // live only so that barriers are counted.
         let mut tables =
             unsafe { Live::<PageTables<P, _>>::from_root(root, self.geometry, parts)? };
-        // SAFETY: no CPU walks the tables.
-        linear::create(unsafe { tables.changes() }, self.pieces)?;
+        // SAFETY: no CPU walks the tables, and `Tables` reaches every one of them, mapped or not.
+        unsafe { linear::create(tables.changes(), self.pieces)? };
         Ok(Cost {
             counts: counters.get(),
             zeroed: 0,
@@ -169,7 +169,7 @@ impl Dispatch for ByFixmap<'_> {
             in_flight: false,
         };
         let mut builder = FixmapBuilder::<P, _>::new(self.strategy, self.barriers, &mut slots);
-        // SAFETY: no CPU walks the tables, and nothing else changes them.
+        // SAFETY: no CPU walks the tables, nothing else changes them, and the slots are new.
         unsafe { builder.create(root, self.pieces)? };
         Ok(slots.cost)
     }
@@ -221,7 +221,7 @@ unsafe impl FixmapSlots for Slots {
         VirtualAddress(SLOTS)
     }
 
-    fn open(&mut self, slot: Slot, table: PhysicalAddress) {
+    unsafe fn open(&mut self, slot: Slot, table: PhysicalAddress) {
         if let Some(mapped) = self.mapped.get_mut(slot.number()) {
             *mapped = table;
         }

@@ -67,12 +67,13 @@ pub(crate) enum Where {
 /// The words of the list: data like other, stored before anybody leaves.
 struct ListData<'a>(&'a mut Data);
 
-impl ListMemory for ListData<'_> {
+// SAFETY: a map of words, which has no other memory.
+unsafe impl ListMemory for ListData<'_> {
     fn load(&self, address: u64) -> Option<u64> {
         self.0.get(&address).copied()
     }
 
-    fn store(&mut self, address: u64, word: u64) {
+    unsafe fn store(&mut self, address: u64, word: u64) {
         self.0.insert(address, word);
     }
 }
@@ -140,13 +141,16 @@ impl<P: Page> Leaving<P> {
         let mut pages = Pages::from(&world, page, LIST);
         // The list's pages are not tables, whoever gives them.
         let mut list_pages = Quiet(&mut pages);
-        let list = RelocationList::write(
-            &mut ListData(&mut data),
-            &mut list_pages,
-            &views,
-            &memory_map,
-        );
-        let list = match list {
+        // SAFETY: the map of words has a place for every page.
+        let list = unsafe {
+            RelocationList::write(
+                &mut ListData(&mut data),
+                &mut list_pages,
+                &views,
+                &memory_map,
+            )
+        };
+        let mut list = match list {
             Ok(list) => list,
             Err(why) => panic!("{why}"),
         };
@@ -199,7 +203,8 @@ impl<P: Page> Leaving<P> {
             tree: PhysicalAddress(TREE),
             code: PhysicalAddress(CODE),
         };
-        let header = list.seal(&mut ListData(&mut data), &way, &transition, tcr);
+        // SAFETY: as for `write`.
+        let header = unsafe { list.seal(&mut ListData(&mut data), &way, &transition, tcr) };
         let Ok(header) = header else {
             panic!("{header:?}");
         };
@@ -212,8 +217,8 @@ impl<P: Page> Leaving<P> {
         barrier(&world, Barrier::DSB_ISH);
         barrier(&world, Barrier::ISB);
         if plan.uncached {
-            stored(&world, list.head.0, page);
-            clean(&world, list.head.0, page);
+            stored(&world, list.head().0, page);
+            clean(&world, list.head().0, page);
             barrier(&world, Barrier::DSB_SY);
         }
         let digests = segments
@@ -265,9 +270,9 @@ impl<P: Page> Leaving<P> {
 
     fn place(&self, place: Where, record: u64) -> u64 {
         match place {
-            Where::Root => self.transition.roots[1].0,
+            Where::Root => self.transition.roots()[1].0,
             Where::LastTable => self.last_table(),
-            Where::RelocationList => self.list.head.0,
+            Where::RelocationList => self.list.head().0,
             Where::Code => CODE,
             // What is between them is in place, and only cleaned.
             Where::NextSource => self.cpu.peek(record + 64 + 8),
@@ -279,7 +284,7 @@ impl<P: Page> Leaving<P> {
     fn last_table(&self) -> u64 {
         let geometry: Geometry = self.kernel.geometry;
         let world = self.cpu.world.borrow();
-        let mut table = self.transition.roots[1].0;
+        let mut table = self.transition.roots()[1].0;
         for level in granule::arch::Level::ALL {
             if level < geometry.start_level() {
                 continue;
@@ -296,7 +301,7 @@ impl<P: Page> Leaving<P> {
 
     /// All steps, and what the next kernel does first.
     pub(crate) fn leave(mut self) -> Left {
-        let header = self.list.head.0.wrapping_add(self.cpu.distance);
+        let header = self.list.head().0.wrapping_add(self.cpu.distance);
         let steps = AssertUnwindSafe(|| leave(&mut self.cpu, header));
         match catch_unwind(steps) {
             Ok(begin) => {

@@ -20,7 +20,8 @@ pub(super) struct ArenaPages {
     geometry: Geometry,
 }
 
-impl HasArena for ArenaPages {
+// SAFETY: all pages come from `arena`.
+unsafe impl HasArena for ArenaPages {
     type Memory = NothingFreed;
     fn arena(&mut self) -> Option<&mut Arena<NothingFreed>> {
         Some(&mut self.arena)
@@ -121,7 +122,9 @@ fn direct<P: Page>(shape: Shape, leaves: Leaves, pool: u64) -> u64 {
         // SAFETY: the model has memory everywhere, and nothing else is in this part.
         unsafe { arena.extend(PhysicalAddress(first), end) };
     }
-    assert_eq!(linear::create(&mut tables, &pieces), Ok(()), "{shape:?}");
+    // SAFETY: the model's memory is reached everywhere.
+    let created = unsafe { linear::create(&mut tables, &pieces) };
+    assert_eq!(created, Ok(()), "{shape:?}");
     assert_eq!(
         // SAFETY: nothing changes.
         unsafe { tables.environment_mut() }

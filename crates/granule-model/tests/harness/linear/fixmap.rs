@@ -80,7 +80,7 @@ unsafe impl FixmapSlots for Fixmap {
         VirtualAddress(self.va + slot.number() as u64 * self.page())
     }
 
-    fn open(&mut self, slot: Slot, table: PhysicalAddress) {
+    unsafe fn open(&mut self, slot: Slot, table: PhysicalAddress) {
         let geometry = self.geometry;
         let bits = Attributes::normal(Permissions::READ_WRITE).encode(&geometry);
         self.set(slot, Descriptor::leaf(&geometry, Level::L3, table, bits));
@@ -209,7 +209,7 @@ fn through<P: Page>(shape: Shape, leaves: Leaves, strategy: Published, barriers:
     let root = bench.tables.root_table();
     let mut builder = FixmapBuilder::<P, _>::new(strategy, barriers, &mut fixmap);
     assert_eq!(
-        // SAFETY: the bench's own tree, which nothing else changes.
+        // SAFETY: the bench's own tree, which nothing else changes, and slots that are new.
         unsafe { builder.create(root, &pieces) }.map(|_| ()),
         Ok(()),
         "{shape:?} {strategy:?}"

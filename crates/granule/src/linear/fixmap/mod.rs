@@ -82,12 +82,13 @@ where
     }
 
     /// Makes the linear map of `pieces`, which ascend, below `root`, and returns its leaf
-    /// statistics. The part of the root that the map uses must be empty, and no slot may be in use.
+    /// statistics. The part of the root that the map uses must be empty.
     ///
     /// # Errors
     ///
-    /// [`TableError::WrongPageSize`] and [`OutOfTables`](TableError::OutOfTables) before anything is
-    /// changed.
+    /// [`TableError::WrongPageSize`], [`WrongTablePages`](TableError::WrongTablePages),
+    /// [`TablesTooHigh`](TableError::TablesTooHigh) and [`OutOfTables`](TableError::OutOfTables)
+    /// before anything is changed.
     /// [`OutsideSpace`](TableError::OutsideSpace) for a piece outside the half and
     /// [`AlreadyMapped`](TableError::AlreadyMapped) for an entry in use; in both cases the earlier
     /// pieces are mapped.
@@ -95,7 +96,7 @@ where
     /// # Safety
     ///
     /// `root` is the root of live tables of the builder's geometry, which nothing else changes
-    /// meanwhile.
+    /// meanwhile. No slot is open.
     pub unsafe fn create(
         &mut self,
         root: PhysicalAddress,
@@ -107,6 +108,7 @@ where
                 page: P::SIZE,
             });
         }
+        self.check_table_pages()?;
         let stats = LeafStats::new(&self.geometry, pieces);
         let needed = stats.tables() as usize;
         let exhausted = TableError::OutOfTables { needed };
@@ -142,6 +144,24 @@ where
             })?;
         }
         Ok(stats)
+    }
+
+    /// Checks that the allocator's pages are tables of the geometry.
+    fn check_table_pages(&self) -> Result<(), TableError> {
+        let Some(pages) = self.environment.pages() else {
+            return Ok(());
+        };
+        if pages.page_size != P::SIZE {
+            return Err(TableError::WrongTablePages {
+                allocator: pages.page_size,
+                page: P::SIZE,
+            });
+        }
+        let (end, pa_bits) = (pages.end, self.geometry.pa_bits());
+        if end.0 > 1 << pa_bits {
+            return Err(TableError::TablesTooHigh { end, pa_bits });
+        }
+        Ok(())
     }
 
     /// Writes the entries for the offsets from `start` to `end` in `table` and the tables below it.
@@ -188,15 +208,17 @@ where
             // One slot zeroes tables of every level. The slot of the last level is free here,
             // because it is never open while a table is made.
             let slot = Slot::Level(Level::L3);
-            self.environment.open(slot, table);
-            // SAFETY: the slot was just opened; the table is new, so this builder owns it alone.
-            unsafe { self.environment.zero(slot) };
+            // SAFETY: the slot is closed, and opened for a new table, which is this builder's alone.
+            unsafe {
+                self.environment.open(slot, table);
+                self.environment.zero(slot);
+            }
             self.environment.close(slot);
             self.link(parent, index, link);
             return self.table(plan, table, level.next(), start, end);
         }
         let slot = self.open_slot(level.next(), table);
-        // SAFETY: as above.
+        // SAFETY: `open_slot` opened it for a new table, which is this builder's alone.
         unsafe { self.environment.zero(slot) };
         // A walker that sees the link must see the zeros.
         self.environment.dsb_ishst();
@@ -209,7 +231,7 @@ where
     /// Stores a link with its own barriers, as every strategy does.
     fn link(&mut self, slot: Slot, index: usize, link: Descriptor) {
         // SAFETY: the slot is open while its entries are written, the index came from an offset
-        // masked to a table, and this builder is the only writer of the tables.
+        // masked to a table, and the caller of `create` vouched that nothing else changes the tables.
         unsafe { self.environment.store(slot, index, link) };
         publish(self.environment);
     }
@@ -298,7 +320,10 @@ where
         } else {
             Slot::Level(level)
         };
-        self.environment.open(slot, table);
+        // SAFETY: the table is below the root that the caller of `create` vouched for. One of a level is
+        // closed before another of that level is opened, and `create` began with none open. In the series
+        // the slots from the private `series` on are closed.
+        unsafe { self.environment.open(slot, table) };
         slot
     }
 

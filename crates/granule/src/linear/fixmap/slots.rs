@@ -55,6 +55,7 @@ pub struct Entries {
 ///
 /// From [`open`](Self::open) until [`close`](Self::close) or [`close_series`](Self::close_series),
 /// the slot's loads and stores must reach exactly the table it was opened for.
+/// [`geometry`](Self::geometry) always returns the same.
 pub unsafe trait FixmapSlots: TlbOps {
     /// The geometry of the tables that the slots map, and that translate the slots.
     fn geometry(&self) -> &Geometry;
@@ -63,7 +64,25 @@ pub unsafe trait FixmapSlots: TlbOps {
     fn address(&self, slot: Slot) -> VirtualAddress;
 
     /// Maps `table` in the empty `slot`, with the barriers that make the mapping usable.
-    fn open(&mut self, slot: Slot, table: PhysicalAddress);
+    ///
+    /// A slot in use would change its output without break-before-make (RWHZWS), and a CPU could then
+    /// access memory that is neither table:
+    ///
+    /// ```compile_fail,E0133
+    /// use granule::arch::PhysicalAddress;
+    /// use granule::linear::fixmap::{FixmapSlots, Slot};
+    ///
+    /// fn over(slots: &mut impl FixmapSlots, first: PhysicalAddress, second: PhysicalAddress) {
+    ///     slots.open(Slot::Series(0), first);
+    ///     slots.open(Slot::Series(0), second);
+    /// }
+    /// ```
+    ///
+    /// # Safety
+    ///
+    /// The slot was never opened, or was closed since. `table` is a page that nothing uses but as a
+    /// table, until the slot is closed.
+    unsafe fn open(&mut self, slot: Slot, table: PhysicalAddress);
 
     /// Unmaps the slot and invalidates the TLB for it, completely.
     fn close(&mut self, slot: Slot);
