@@ -317,8 +317,10 @@ fn by_address(into: fn(Tlbi) -> Tlbi) -> Tap {
 
 /// The update also makes the inner half of MemAttr write-through.
 fn write_through(mut kind: Event) -> Vec<Event> {
-    if let Event::Update { change, .. } = &mut kind {
-        change.clear |= 1 << 2;
+    match &mut kind {
+        Event::Update { change, .. } => change.clear |= 1 << 2,
+        Event::Store { descriptor, .. } => *descriptor &= !(1 << 2),
+        _ => {}
     }
     vec![kind]
 }

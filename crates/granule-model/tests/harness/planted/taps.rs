@@ -91,8 +91,17 @@ pub(super) const fn is_isb(kind: &Event) -> bool {
     matches!(kind, Event::Barrier(Barrier::ISB))
 }
 
+/// A change of several entries in place, or a store of one valid entry.
 pub(super) const fn is_update(kind: &Event) -> bool {
-    matches!(kind, Event::Update { .. })
+    match kind {
+        Event::Update { .. } => true,
+        Event::Store {
+            count: 1,
+            descriptor,
+            ..
+        } => *descriptor & 1 != 0,
+        _ => false,
+    }
 }
 
 pub(super) const fn is_fill(kind: &Event) -> bool {
@@ -122,9 +131,9 @@ pub(super) const fn is_link(kind: &Event) -> bool {
     )
 }
 
-/// A fill of leaves that are blocks.
+/// A store of leaves that are blocks.
 pub(super) const fn is_blocks(kind: &Event) -> bool {
-    matches!(kind, Event::Store { count: 2.., descriptor: first, .. } if *first & 0b11 == 0b01)
+    matches!(kind, Event::Store { descriptor: first, .. } if *first & 0b11 == 0b01)
 }
 
 /// A fill of pages or blocks, whatever else the store does.
