@@ -11,6 +11,7 @@ use anyhow::{Result, ensure};
 
 use crate::guest;
 use crate::packages::LIBRARY;
+use crate::text;
 use xtask::workspace::{KERNEL_TARGET, cargo, root, run, target_dir};
 
 /// The page sizes: name, bytes, and the word that selects it.
@@ -51,6 +52,7 @@ pub(crate) fn check() -> Result<()> {
     let mut build = cargo(&["build"]);
     build.args(place);
     run(build)?;
+    text::check()?;
     let boots: Vec<Boot> = bare_metal()
         .chain(firmware())
         .chain(hypervisor())

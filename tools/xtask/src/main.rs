@@ -47,6 +47,7 @@ mod size;
 mod soak;
 mod steps;
 mod strict_align;
+mod text;
 #[cfg(test)]
 mod tidy;
 mod tools;
@@ -105,6 +106,12 @@ enum Command {
     },
     /// Compare the image for every page size with those for a single size
     Size {
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Measure the text that calls of the library take, without link-time optimization
+    Text {
         /// Print one JSON object
         #[arg(long)]
         json: bool,
@@ -185,6 +192,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Fuzz(options) => fuzz::fuzz(&options)?,
         Command::Miri(options) => miri::chore(&options)?,
         Command::Size { json } => size::size(json)?,
+        Command::Text { json } => text::text(json)?,
         Command::Api => api::write()?,
         Command::Check => return ci::check(),
         Command::Bench(options) => bench::bench(&options)?,

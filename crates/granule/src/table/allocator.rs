@@ -34,6 +34,8 @@ pub struct TablePages {
 /// An allocated page must have the page size of the tables and be aligned to it. The accompanying
 /// [`TableMemory`](super::TableMemory) must reach it, it must lie below the physical address size
 /// of the geometry, and no other code may use it until it is freed. Its contents may be anything.
+/// [`allocate`](Self::allocate) gives no more pages than asked for, and
+/// [`allocate_aligned`](Self::allocate_aligned) as many, aligned to all of them.
 pub unsafe trait TableAllocator {
     /// The common properties of its pages. Tables of another page size, or whose descriptors cannot
     /// hold the addresses, are refused when they begin. An allocator that serves any page size

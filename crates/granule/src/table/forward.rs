@@ -36,6 +36,18 @@
 ///   [`Copy`].
 /// - `forward!(self.0 unless condition, then self.1: store)` calls the method of `self.1` if the
 ///   condition is true.
+///
+/// Its inner rules make no unsafe call in safe code:
+///
+/// ```compile_fail,E0133
+/// use granule::arch::{Descriptor, PhysicalAddress};
+/// use granule::table::{TableMemory, Visibility};
+///
+/// fn store(memory: &mut impl TableMemory, table: PhysicalAddress, index: usize, entry: Descriptor) {
+///     let how = Visibility::Live;
+///     granule::forward!(@to (memory) store (table, index, entry, how) unsafe)
+/// }
+/// ```
 #[macro_export]
 macro_rules! forward {
     (*$self:ident: $($method:ident)+) => {
@@ -93,12 +105,14 @@ macro_rules! forward {
     (@to ($($inner:tt)+) $method:ident ($($argument:ident),*)) => {
         $($inner)+.$method($($argument),*)
     };
+    // No `unsafe` block: only an unsafe method, whose caller promises what the other value's method
+    // requires, may expand this.
     (@to ($($inner:tt)+) $method:ident ($($argument:ident),*) unsafe) => {
-        // SAFETY: the caller promises what the other value's method requires.
-        unsafe { $($inner)+.$method($($argument),*) }
+        $($inner)+.$method($($argument),*)
     };
     (@load $self:ident $how:tt) => {
         #[inline(always)]
+        #[allow(unsafe_op_in_unsafe_fn, reason = "hands on what its caller promises")]
         unsafe fn load(
             &$self,
             table: $crate::arch::PhysicalAddress,
@@ -109,6 +123,7 @@ macro_rules! forward {
     };
     (@find_unlike $self:ident $how:tt) => {
         #[inline(always)]
+        #[allow(unsafe_op_in_unsafe_fn, reason = "hands on what its caller promises")]
         unsafe fn find_unlike(
             &$self,
             table: $crate::arch::PhysicalAddress,
@@ -122,6 +137,7 @@ macro_rules! forward {
     };
     (@store $self:ident $how:tt) => {
         #[inline(always)]
+        #[allow(unsafe_op_in_unsafe_fn, reason = "hands on what its caller promises")]
         unsafe fn store(
             &mut $self,
             table: $crate::arch::PhysicalAddress,
@@ -134,6 +150,7 @@ macro_rules! forward {
     };
     (@fill $self:ident $how:tt) => {
         #[inline(always)]
+        #[allow(unsafe_op_in_unsafe_fn, reason = "hands on what its caller promises")]
         unsafe fn fill(
             &mut $self,
             table: $crate::arch::PhysicalAddress,
@@ -148,6 +165,7 @@ macro_rules! forward {
     };
     (@exchange $self:ident $how:tt) => {
         #[inline(always)]
+        #[allow(unsafe_op_in_unsafe_fn, reason = "hands on what its caller promises")]
         unsafe fn exchange(
             &mut $self,
             table: $crate::arch::PhysicalAddress,
@@ -160,6 +178,7 @@ macro_rules! forward {
     };
     (@update $self:ident $how:tt) => {
         #[inline(always)]
+        #[allow(unsafe_op_in_unsafe_fn, reason = "hands on what its caller promises")]
         unsafe fn update(
             &mut $self,
             table: $crate::arch::PhysicalAddress,
@@ -173,6 +192,7 @@ macro_rules! forward {
     };
     (@update_alike $self:ident $how:tt) => {
         #[inline(always)]
+        #[allow(unsafe_op_in_unsafe_fn, reason = "hands on what its caller promises")]
         unsafe fn update_alike(
             &mut $self,
             table: $crate::arch::PhysicalAddress,

@@ -5,7 +5,7 @@
 //! in `plan`, and written in `map`.
 
 use super::piece::Leaves;
-use super::plan::{Part, Parts, Plan, Position};
+use super::plan::{Part, Parts, Plan};
 use super::stage::Stage;
 use super::{PageTables, TableEnvironment, TableError};
 use crate::arch::page_size::Page;
@@ -33,52 +33,58 @@ pub enum Frames<'a> {
 }
 
 impl Frames<'_> {
-    /// The element of this number: its first frame, and how many frames it has.
-    fn element(&self, number: usize) -> Option<FrameRun> {
+    /// Takes the first element.
+    fn pop(&mut self) -> Option<FrameRun> {
         match self {
-            Self::Single(frames) => frames
-                .get(number)
-                .map(|&first| FrameRun { first, count: 1 }),
-            Self::Runs(runs) => runs.get(number).copied(),
+            Self::Single(frames) => {
+                let (&first, rest) = frames.split_first()?;
+                *frames = rest;
+                Some(FrameRun { first, count: 1 })
+            }
+            Self::Runs(runs) => {
+                let (run, rest) = runs.split_first()?;
+                *runs = rest;
+                Some(*run)
+            }
         }
-    }
-
-    /// The elements in order.
-    fn elements(&self) -> impl Iterator<Item = FrameRun> + '_ {
-        (0..).map_while(|number| self.element(number))
     }
 }
 
-/// The parts of a map to checked frames. Consecutive frames are one part.
-struct FrameParts<'a> {
+/// The parts of a map to checked frames that a pass has not reached yet. Consecutive frames are one
+/// part.
+#[derive(Clone, Copy)]
+pub(super) struct FrameParts<'a> {
     frames: Frames<'a>,
-    geometry: &'a Geometry,
-    /// The offset of the first page.
-    from: u64,
+    /// The offset of the first of them.
+    at: u64,
     leaves: Leaves,
     /// The encoded attributes.
     bits: u64,
 }
 
-impl Parts for FrameParts<'_> {
-    fn next(&self, position: &mut Position) -> Option<Part> {
-        let shift = self.geometry.page_size().shift();
-        let from = self.from + position.bytes;
-        let first = self.frames.element(position.element)?.first;
-        let mut bytes = 0;
-        while let Some(run) = self.frames.element(position.element) {
-            if run.count != 0 && run.first.0 != first.0 + bytes {
-                break;
+impl FrameParts<'_> {
+    /// Takes the next part.
+    pub(super) fn take(&mut self, geometry: &Geometry) -> Option<Part> {
+        let shift = geometry.page_size().shift();
+        let FrameRun { first, count } = self.frames.pop()?;
+        let from = self.at;
+        let mut bytes = count << shift;
+        loop {
+            let mut rest = self.frames;
+            match rest.pop() {
+                Some(next) if next.count == 0 || next.first.0 == first.0 + bytes => {
+                    bytes += next.count << shift;
+                    self.frames = rest;
+                }
+                _ => break,
             }
-            bytes += run.count << shift;
-            position.element += 1;
         }
-        position.bytes += bytes;
+        self.at = from + bytes;
         let distance = first.0.wrapping_sub(from);
         Some(Part {
             from,
-            to: from + bytes,
-            plan: Plan::with_bits(self.geometry, distance, self.leaves, self.bits),
+            to: self.at,
+            plan: Plan::with_bits(geometry, distance, self.leaves, self.bits),
         })
     }
 }
@@ -113,22 +119,20 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         leaves: Leaves,
     ) -> Result<(), TableError> {
         let mut pages: u64 = 0;
-        for run in frames.elements() {
+        let mut rest = frames;
+        while let Some(run) = rest.pop() {
             pages = pages.saturating_add(run.count);
             self.check_output(run.first, run.count.saturating_mul(P::SIZE.bytes()))?;
         }
         // A product that is cut off is still larger than every address space.
         let bytes = pages.saturating_mul(P::SIZE.bytes()) & !(P::SIZE.bytes() - 1);
-        let (from, _) = self.offsets(start, bytes)?;
-        let geometry = self.geometry;
-        let bits = S::encode(&attributes, &geometry);
-        let mapped = self.map_parts(&FrameParts {
+        let (at, _) = self.offsets(start, bytes)?;
+        let mapped = self.map_parts(Parts::Frames(FrameParts {
             frames,
-            geometry: &geometry,
-            from,
+            at,
             leaves,
-            bits,
-        });
+            bits: S::encode(&attributes, &self.geometry),
+        }));
         self.publish();
         mapped
     }

@@ -145,7 +145,8 @@ impl<P: Page, E: TableEnvironment> Live<PageTables<P, E>> {
     /// [`invalidate_all`](Self::invalidate_all) comes first.
     #[must_use]
     pub const fn ttbr(&self, asid: u16) -> Ttbr {
-        // SAFETY: the tree is live, so its changes issue barriers and TLBIs.
+        // SAFETY: the tree in the private field of `Live` is live, so its changes issue barriers and
+        // TLBIs; `geometry` and `root` are private and belong together.
         unsafe { Ttbr::from_root(&self.0.geometry, self.0.root, asid) }
     }
 }

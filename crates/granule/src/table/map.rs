@@ -7,7 +7,7 @@
 //! one store. So no table is zeroed first, read back or written twice.
 
 use super::piece::{Leaves, Piece};
-use super::plan::{Cursor, OUTPUT_RUN_SHIFT, Part, Parts, Pieces, Plan};
+use super::plan::{Cursor, OUTPUT_RUN_SHIFT, Part, Parts, Plan};
 use super::stage::Stage;
 use super::walk::{Place, Slot};
 use super::{PageTables, TableEnvironment, TableError, Visibility};
@@ -56,7 +56,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         self.check_output(output, bytes)?;
         let distance = output.0.wrapping_sub(from);
         let plan = Plan::with_bits(&self.geometry, distance, leaves, bits);
-        let mapped = self.map_parts(&[Part { from, to, plan }]);
+        let mapped = self.map_parts(Parts::Of(&[Part { from, to, plan }]));
         self.publish();
         mapped
     }
@@ -85,17 +85,14 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         window: (u64, u64),
     ) -> Result<(), TableError> {
         self.check_pieces(pieces)?;
-        let geometry = self.geometry;
-        self.map_parts(&Pieces::<S> {
-            pieces,
-            geometry: &geometry,
-            window,
-        })
+        self.map_parts(Parts::Pieces(pieces, window))
     }
 
     /// Maps parts, which were checked, without the barriers.
-    pub(super) fn map_parts(&mut self, parts: &dyn Parts) -> Result<(), TableError> {
-        let mut cursor = Cursor::new(parts);
+    pub(super) fn map_parts(&mut self, parts: Parts<'_, S>) -> Result<(), TableError> {
+        // A copy, because the tables change while the cursor looks at it.
+        let geometry = self.geometry;
+        let mut cursor = Cursor::new(parts, &geometry);
         let needed = self.missing(cursor.clone())?;
         let exhausted = TableError::OutOfTables { needed };
         if needed > 0 && !self.environment.reserve(needed) {
@@ -129,7 +126,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     #[inline(never)]
     fn write(
         &mut self,
-        cursor: &mut Cursor<'_, P>,
+        cursor: &mut Cursor<'_, P, S>,
         table: PhysicalAddress,
         level: Level,
         to: u64,
@@ -222,7 +219,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Builds the table for the cursor's entry of `level`, which ends at `end`, and links it.
     fn build_child(
         &mut self,
-        cursor: &mut Cursor<'_, P>,
+        cursor: &mut Cursor<'_, P, S>,
         table: PhysicalAddress,
         level: Level,
         end: u64,
@@ -239,7 +236,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// before `end`, and with invalid entries elsewhere.
     pub(super) fn build(
         &mut self,
-        cursor: &mut Cursor<'_, P>,
+        cursor: &mut Cursor<'_, P, S>,
         table: PhysicalAddress,
         level: Level,
         end: u64,

@@ -141,7 +141,8 @@ impl BitPattern {
 ///
 /// # Safety
 ///
-/// An implementation must access exactly the named entries. For [`Visibility::Live`] and
+/// An implementation must access exactly the named entries, and a distance or a number that it returns
+/// must not lie behind them. For [`Visibility::Live`] and
 /// [`Visibility::Publish`] it must store each entry with a single 64-bit access in the requested
 /// order. The default bodies of [`exchange`](Self::exchange) and [`update`](Self::update) are a load
 /// and a store, so memory whose entries hardware or another CPU may change meanwhile needs its own.

@@ -153,7 +153,8 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// # Safety
     ///
     /// `root` must be a full table page of `geometry`'s start level (at stage 2 the first of all
-    /// concatenated ones), and `environment` must reach every table below it. Contiguous groups in
+    /// concatenated ones), and `environment` must reach every table below it. Its allocator may have
+    /// those tables, because unmapping frees them there. Contiguous groups in
     /// the tables must be whole: the hint on all entries of a group, and all of them valid or all
     /// present-invalid. No other code may change the tables while this value exists, and no CPU may
     /// walk them.
@@ -403,9 +404,10 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
 
     #[inline(always)]
     fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor {
-        // SAFETY: every table address in this module comes from the root, a table descriptor below
-        // it or the allocator. The environment reaches all of these, as the caller of `from_root`
-        // and `TableAllocator` promise. Indices come from `index` or are bounded by it.
+        // SAFETY: every table address in this module comes from the private field `root`, a table
+        // descriptor below it or the allocator. The private field `environment` reaches all of these,
+        // as the caller of `from_root` and `TableAllocator` promise. Indices come from `index` or are
+        // bounded by it.
         unsafe { self.environment.load(table, index) }
     }
 
@@ -446,7 +448,8 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     #[inline(always)]
     fn store(&mut self, table: PhysicalAddress, index: usize, entry: Descriptor, how: Visibility) {
         // SAFETY: as for `load`. `&mut self` makes this the only writer. Callers make private
-        // stores only to tables that are not linked or whose tree is not live.
+        // stores only to tables that are not linked or whose tree is not live by the private field
+        // `liveness`.
         unsafe { self.environment.store(table, index, entry, how) }
     }
 

@@ -5,6 +5,7 @@
 //! [`Cursor`] is the position of a pass over them. The code here stores and allocates nothing; the
 //! pass that does is in [`map`](super::map).
 
+use super::frames::FrameParts;
 use super::piece::{Leaves, Piece};
 use super::stage::{Stage, Stage1};
 use super::walk::Place;
@@ -179,56 +180,24 @@ pub(super) struct Part {
     pub(super) plan: Plan,
 }
 
-/// The position of a pass in [`Parts`].
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Position {
-    /// The number of the next element of the source.
-    pub(super) element: usize,
-    /// The bytes of the elements before.
-    pub(super) bytes: u64,
-}
-
 /// The parts of a map, in ascending order. A map passes over them twice.
-pub(super) trait Parts {
-    /// Returns the next part, and moves on.
-    fn next(&self, position: &mut Position) -> Option<Part>;
-}
-
-impl<const N: usize> Parts for [Part; N] {
-    fn next(&self, position: &mut Position) -> Option<Part> {
-        let part = self.get(position.element)?;
-        position.element += 1;
-        Some(*part)
-    }
-}
-
-/// The parts of pieces that lie inside a window of offsets.
-pub(super) struct Pieces<'a, S: Stage> {
-    pub(super) pieces: &'a [Piece<S::Input, S::Attributes>],
-    pub(super) geometry: &'a Geometry,
-    pub(super) window: (u64, u64),
-}
-
-impl<S: Stage> Parts for Pieces<'_, S> {
-    fn next(&self, position: &mut Position) -> Option<Part> {
-        let piece = self.pieces.get(position.element)?;
-        position.element += 1;
-        let start = S::address(piece.start);
-        let from = start.0.wrapping_sub(self.geometry.base().0);
-        let plan = Plan::of_piece::<S>(self.geometry, piece, from);
-        Some(Part {
-            from: from.max(self.window.0),
-            to: from.saturating_add(piece.bytes).min(self.window.1),
-            plan,
-        })
-    }
+///
+/// No trait object, because code that runs before the MMU is on calls through no pointer.
+#[derive(Clone, Copy)]
+pub(super) enum Parts<'a, S: Stage> {
+    /// These.
+    Of(&'a [Part]),
+    /// Those of pieces that lie inside a window of offsets.
+    Pieces(&'a [Piece<S::Input, S::Attributes>], (u64, u64)),
+    /// Those of frames.
+    Frames(FrameParts<'a>),
 }
 
 /// The position of a pass over parts, which runs in ascending order.
 #[derive(Clone)]
-pub(super) struct Cursor<'a, P> {
-    parts: &'a dyn Parts,
-    position: Position,
+pub(super) struct Cursor<'a, P, S: Stage> {
+    parts: Parts<'a, S>,
+    geometry: &'a Geometry,
     /// The next offset to map, up to `to`; both are `u64::MAX` at the end.
     pub(super) at: u64,
     pub(super) to: u64,
@@ -236,11 +205,11 @@ pub(super) struct Cursor<'a, P> {
     page: PhantomData<P>,
 }
 
-impl<'a, P: Page> Cursor<'a, P> {
-    pub(super) fn new(parts: &'a dyn Parts) -> Self {
+impl<'a, P: Page, S: Stage> Cursor<'a, P, S> {
+    pub(super) fn new(parts: Parts<'a, S>, geometry: &'a Geometry) -> Self {
         let mut cursor = Self {
             parts,
-            position: Position::default(),
+            geometry,
             at: u64::MAX,
             to: u64::MAX,
             plan: Plan::NONE,
@@ -250,10 +219,34 @@ impl<'a, P: Page> Cursor<'a, P> {
         cursor
     }
 
+    /// Takes the next part.
+    fn take(&mut self) -> Option<Part> {
+        match &mut self.parts {
+            Parts::Of(parts) => {
+                let (part, rest) = parts.split_first()?;
+                *parts = rest;
+                Some(*part)
+            }
+            Parts::Pieces(pieces, window) => {
+                let (piece, rest) = pieces.split_first()?;
+                *pieces = rest;
+                let start = S::address(piece.start);
+                let from = start.0.wrapping_sub(self.geometry.base().0);
+                Some(Part {
+                    from: from.max(window.0),
+                    to: from.saturating_add(piece.bytes).min(window.1),
+                    plan: Plan::of_piece::<S>(self.geometry, piece, from),
+                })
+            }
+            Parts::Frames(frames) => frames.take(self.geometry),
+        }
+    }
+
     /// Moves to the next part that is not empty.
+    #[inline(never)]
     fn next_part(&mut self) {
         (self.at, self.to) = (u64::MAX, u64::MAX);
-        while let Some(part) = self.parts.next(&mut self.position) {
+        while let Some(part) = self.take() {
             if part.from < part.to {
                 (self.at, self.to) = (part.from, part.to);
                 self.plan = part.plan;
@@ -367,7 +360,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
 
     /// Counts the missing tables for mapping all that a cursor passes over, or returns the first
     /// existing mapping as an error.
-    pub(super) fn missing(&self, mut cursor: Cursor<'_, P>) -> Result<usize, TableError> {
+    pub(super) fn missing(&self, mut cursor: Cursor<'_, P, S>) -> Result<usize, TableError> {
         let span = self.geometry.span();
         let mut needed = 0;
         while cursor.at < span {

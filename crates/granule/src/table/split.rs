@@ -31,7 +31,7 @@
 
 use super::pending::Pending;
 use super::piece::Leaves;
-use super::plan::{Cursor, Part, Plan};
+use super::plan::{Cursor, Part, Parts, Plan};
 use super::stage::Stage;
 use super::walk::{Place, Slot};
 use super::{BitChange, Liveness, PageTables, TableEnvironment, TableError};
@@ -283,7 +283,8 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             let old = self.load(leaf.first.table, Self::index(start, leaf.level));
             let parts = self.parts(old, leaf.level, start, cut);
             let end = Self::end_of(start, leaf.level);
-            needed += Cursor::<P>::new(&parts).tables_in_new(leaf.level.next(), end);
+            let mut cursor = Cursor::<P, S>::new(Parts::Of(&parts), &self.geometry);
+            needed += cursor.tables_in_new(leaf.level.next(), end);
         }
         needed
     }
@@ -305,7 +306,9 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             let parts = self.parts(old, leaf.level, start, cut);
             let table = self.environment.allocate(1)?.first;
             let end = Self::end_of(start, leaf.level);
-            self.build(&mut Cursor::new(&parts), table, leaf.level.next(), end)?;
+            let geometry = self.geometry;
+            let mut cursor = Cursor::new(Parts::Of(&parts), &geometry);
+            self.build(&mut cursor, table, leaf.level.next(), end)?;
             self.link_in_place_of(old, slot, leaf.level, start, table);
             if self.liveness == Liveness::Live {
                 cut.made_table::<P>(&mut self.pending, old, leaf.level, start);

@@ -1,7 +1,8 @@
-//! Maps, protects, unmaps and queries in live tables.
+//! Changes live tables by the calls that the features name.
 
 #![no_std]
 #![no_main]
+#![allow(unused_imports, unused_variables, reason = "not every build has every call")]
 
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::*;
@@ -20,21 +21,28 @@ fn change(start: u64, output: u64, bytes: u64) -> Option<()> {
     let mut allocator = FreeList::new(flat, PageSize::K4);
     // SAFETY: as above.
     unsafe { allocator.add(PhysicalAddress(output), PhysicalAddress(output + bytes)) };
-    let environment = Environment {
-        memory: DirectMapped(flat),
-        allocator,
-        tlb: hw::Hardware::new(TlbCapabilities::of(&cpu)),
-    };
+    let tlb = hw::Hardware::new(TlbCapabilities::of(&cpu));
+    let environment = Environment { memory: DirectMapped(flat), allocator, tlb };
+    let root = PhysicalAddress(output);
     // SAFETY: as above.
-    let mut live = unsafe { Live::<PageTables<Page4K, _>>::from_root(PhysicalAddress(output), geometry, environment).ok()? };
-    let (start, output) = (VirtualAddress(start), PhysicalAddress(output));
-    let attributes = Attributes::normal(Permissions::READ_WRITE);
+    let live = unsafe { Live::<PageTables<Page4K, _>>::from_root(root, geometry, environment) };
+    let mut live = live.ok()?;
+    let start = VirtualAddress(start);
     // SAFETY: as above.
     let tables = unsafe { live.changes() };
-    tables.map(start, output, bytes, attributes, Leaves::LARGEST).ok()?;
+    #[cfg(feature = "map")]
+    {
+        let attributes = Attributes::normal(Permissions::READ_WRITE);
+        tables.map(start, PhysicalAddress(output), bytes, attributes, Leaves::LARGEST).ok()?;
+    }
+    #[cfg(feature = "protect")]
     tables.protect(start, bytes, PermissionChange::NONE.writable(false), Holes::Skip).ok()?;
+    #[cfg(feature = "unmap")]
     tables.unmap(start, bytes).ok()?;
-    tables.query(start).map(|_| ())
+    #[cfg(feature = "query")]
+    core::hint::black_box(tables.query(start)?.output);
+    core::hint::black_box(tables);
+    Some(())
 }
 
 text_size::program!(live);
