@@ -97,7 +97,7 @@ pub(super) fn note(kernel: &Kernel, state: &mut TableState, start: VirtualAddres
     if !merges(kernel) {
         return;
     }
-    let largest = kernel.geometry.leaf_sizes().map(|size| size.bytes).max();
+    let largest = kernel.geometry.leaf_sizes().next().map(|size| size.bytes);
     let mask = largest.unwrap_or(1) - 1;
     // The widened range may extend beyond the linear map. That is harmless: a step skips addresses outside
     // the map.
