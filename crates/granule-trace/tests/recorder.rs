@@ -208,14 +208,14 @@ impl Dispatch for Compare {
             .protect(middle, 5 * page, change, Holes::Refuse)
             .unwrap();
         compare("protect");
-        // One page would be a store.
-        tables.unmap(middle, 2 * page).unwrap();
+        // A few pages would be stores.
+        tables.unmap(middle, 20 * page).unwrap();
         // Clearing all bits leaves nothing by which to recognise the entry: the host's note counts.
         let events = kept.events.take();
         assert!(
             events
                 .iter()
-                .any(|event| matches!(event, Event::Update { count: 2, .. }))
+                .any(|event| matches!(event, Event::Update { count: 20, .. }))
         );
         host.take_events();
         seen

@@ -1,4 +1,4 @@
-//! What all of the programs share: an entry point that calls `run` with values that the compiler does not know.
+//! An entry point for each program, which calls its function with values that the compiler does not know.
 
 #![no_std]
 

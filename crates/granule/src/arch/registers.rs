@@ -11,7 +11,8 @@
 use super::address::PhysicalAddress;
 use super::attributes::Shareability;
 use super::features::CpuFeatures;
-use super::geometry::{Geometry, GeometryError, OutputFormat, VaRange};
+use super::geometry::{Geometry, OutputFormat, VaRange};
+use super::geometry_error::GeometryError;
 use super::page_size::PageSize;
 use super::regime::Regime;
 

@@ -239,17 +239,13 @@ unsafe fn update(
     update_live(entries, of, change, visibility == Visibility::Publish)
 }
 
-/// [`TableMemory::fill`]. On arm64 one copy serves all callers and page sizes, because a call for
-/// each run costs less than many copies of loops with paired stores. On other CPUs the function is
-/// inlined, because the compiler vectorises the loops only for a constant step; that saves about a
-/// tenth of the time of a map whose tables are in the cache.
+/// [`TableMemory::fill`].
 ///
 /// # Safety
 ///
 /// The `count` entries from `start` on must be valid for writes. No other code may write them, and
 /// nothing may read private ones.
-#[cfg_attr(target_arch = "aarch64", inline(never))]
-#[cfg_attr(not(target_arch = "aarch64"), inline(always))]
+#[inline(always)]
 unsafe fn fill(start: *mut u64, count: usize, first: u64, step: u64, visibility: Visibility) {
     // SAFETY: the caller promises what both need.
     unsafe {
@@ -261,13 +257,17 @@ unsafe fn fill(start: *mut u64, count: usize, first: u64, step: u64, visibility:
     }
 }
 
-/// [`fill`] of private entries.
+/// [`fill`] of private entries. On arm64 one copy serves all callers and page sizes, because a call for
+/// each run costs less than many copies of loops with paired stores. On other CPUs the function is
+/// inlined, because the compiler vectorises the loops only for a constant step; that saves about a
+/// tenth of the time of a map whose tables are in the cache.
 ///
 /// # Safety
 ///
 /// The `count` entries from `entry` on must be valid for writes, and no other code may read or
 /// write them.
-#[inline(always)]
+#[cfg_attr(target_arch = "aarch64", inline(never))]
+#[cfg_attr(not(target_arch = "aarch64"), inline(always))]
 unsafe fn fill_private(mut entry: *mut u64, count: usize, first: u64, step: u64) {
     let mut next = first;
     if step == 0 {
@@ -313,8 +313,7 @@ unsafe fn fill_private(mut entry: *mut u64, count: usize, first: u64, step: u64)
 /// # Safety
 ///
 /// The `count` entries from `entry` on must be valid for writes, and no other code may write them.
-#[cfg_attr(target_arch = "aarch64", inline(always))]
-#[cfg_attr(not(target_arch = "aarch64"), inline(never))]
+#[inline(never)]
 unsafe fn fill_live(mut entry: *mut u64, count: usize, first: u64, step: u64, publish: bool) {
     let mut next = first;
     for _ in 0..count {

@@ -184,9 +184,11 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         let bytes = P::SIZE.entry_bytes(Level::L2);
         let private = Visibility::Private;
         let (entries, hint) = plan.run(P::SIZE, Level::L3, at, at + bytes);
-        // The common case takes no computation for each table: outputs that are as aligned never
-        // cross the format's break inside a table, nor a part of a group.
-        let simple = entries == P::SIZE.entries() && plan.output(at) & (bytes - 1) == 0;
+        // The common case takes no computation for each table: none begins or ends inside a group, and
+        // no output crosses the format's break.
+        let last = plan.output(Self::behind(at, Level::L2, count) - 1);
+        let crosses = (plan.output(at) ^ last) >> OUTPUT_RUN_SHIFT != 0;
+        let simple = entries == P::SIZE.entries() && !crosses;
         let (mut child, mut at) = (first, at);
         for _ in 0..count {
             if simple {

@@ -275,20 +275,9 @@ impl<'a, P: Page, S: Stage> Cursor<'a, P, S> {
         (self.to.min(end) & !mask).max(self.at)
     }
 
-    /// The end of the leaves of `level` that this part has from `at` on, at most `end`; `at` itself
-    /// if it has none there.
-    #[inline(always)]
-    pub(super) fn leaves_to(&self, level: Level, end: u64) -> u64 {
-        if level >= self.plan.top {
-            self.whole_to(level, end)
-        } else {
-            self.at
-        }
-    }
-
-    /// The number of tables that one whole entry of `level`, which is no leaf, takes.
+    /// The number of tables that one whole entry of `level` takes.
     fn tables_of_whole_entry(&self, level: Level) -> usize {
-        let levels = self.plan.top.number() - level.number();
+        let levels = (self.plan.top.number() - level.number()).max(0);
         (0..levels).fold(0, |tables, _| 1 + (tables << P::SIZE.index_bits()))
     }
 
@@ -299,10 +288,8 @@ impl<'a, P: Page, S: Stage> Cursor<'a, P, S> {
         while self.at < end {
             let whole = self.whole_to(level, end);
             if whole > self.at {
-                if level < self.plan.top {
-                    let entries = (whole - self.at) >> P::SIZE.level_shift(level);
-                    tables += entries as usize * self.tables_of_whole_entry(level);
-                }
+                let entries = (whole - self.at) >> P::SIZE.level_shift(level);
+                tables += entries as usize * self.tables_of_whole_entry(level);
                 self.done_to(whole);
             } else {
                 let bytes = P::SIZE.entry_bytes(level);
@@ -368,20 +355,27 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             let Place { slot, level, entry } = self.place(at);
             let found = match entry.kind(&self.geometry, level) {
                 Kind::Invalid => {
-                    let leaves = cursor.leaves_to(level, Self::table_end(at, level, span));
-                    if leaves == at {
+                    let whole = cursor.whole_to(level, Self::table_end(at, level, span));
+                    if whole == at {
                         needed += cursor.tables_in_new(level.next(), Self::end_of(at, level));
                         continue;
                     }
-                    let count = ((leaves - at) >> P::SIZE.level_shift(level)) as usize;
-                    let found = self.find_mapped(slot.table, slot.index, count);
-                    let done = Self::behind(at, level, found.unwrap_or(count));
-                    if found.is_none() || !level.is_last() {
-                        // A table may be in the way of a block: the next walk looks into it.
-                        cursor.done_to(done.max(Self::end_of(at, level)));
+                    // Whole empty entries are counted together, up to the next table.
+                    let most = ((whole - at) >> P::SIZE.level_shift(level)) as usize;
+                    let found = self.find_mapped(slot.table, slot.index, most);
+                    let empty = found.unwrap_or(most);
+                    if !level.is_last() {
+                        let empty = empty.max(1);
+                        needed += empty * cursor.tables_of_whole_entry(level);
+                        cursor.done_to(Self::behind(at, level, empty));
                         continue;
                     }
-                    done
+                    let end = Self::behind(at, level, empty);
+                    if found.is_none() {
+                        cursor.done_to(end);
+                        continue;
+                    }
+                    end
                 }
                 Kind::Leaf | Kind::PresentInvalid | Kind::Table => at,
             };

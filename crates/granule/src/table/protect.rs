@@ -284,7 +284,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     }
 
     /// Applies `change` to every whole leaf between two offsets that it concerns, and records it.
-    /// Returns `to`. With `alike` it stops at the first entry that is no whole valid leaf that
+    /// Returns `to`. With `alike` it stops at the first entry that is not a whole valid leaf that
     /// matches, and returns the offset of that entry.
     pub(super) fn change_leaves(
         &mut self,

@@ -317,10 +317,8 @@ fn by_address(into: fn(Tlbi) -> Tlbi) -> Tap {
 
 /// The update also makes the inner half of MemAttr write-through.
 fn write_through(mut kind: Event) -> Vec<Event> {
-    match &mut kind {
-        Event::Update { change, .. } => change.clear |= 1 << 2,
-        Event::Store { descriptor, .. } => *descriptor &= !(1 << 2),
-        _ => {}
+    if let Event::Store { descriptor, .. } = &mut kind {
+        *descriptor &= !(1 << 2);
     }
     vec![kind]
 }

@@ -6,7 +6,8 @@
 //! level (a higher number) instead of one small table above them, and some sizes require that.
 
 use crate::arch::features::{CpuFeatures, Support};
-use crate::arch::geometry::{Geometry, GeometryError, OutputFormat};
+use crate::arch::geometry::{Geometry, OutputFormat};
+use crate::arch::geometry_error::GeometryError;
 use crate::arch::page_size::{Level, PageSize};
 use core::ops::RangeInclusive;
 

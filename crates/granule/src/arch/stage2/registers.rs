@@ -11,7 +11,8 @@
 use super::geometry::Stage2Geometry;
 use crate::arch::address::PhysicalAddress;
 use crate::arch::features::CpuFeatures;
-use crate::arch::geometry::{Geometry, GeometryError, OutputFormat};
+use crate::arch::geometry::{Geometry, OutputFormat};
+use crate::arch::geometry_error::GeometryError;
 use crate::arch::page_size::{Level, PageSize};
 use crate::arch::registers::{
     base_address, input_bits, output, output_size, page_size_of, tg0, walk,
