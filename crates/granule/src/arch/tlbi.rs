@@ -430,8 +430,15 @@ pub fn plan(
         (start - before, stride, singles)
     };
     while left > 0 {
-        let range = by_address.range(geometry, at, left).filter(|_| by_range);
-        let (op, done) = range.unwrap_or_else(|| (by_address.at(at), 1));
+        let range = if by_range {
+            by_address.range(geometry, at, left)
+        } else {
+            None
+        };
+        let (op, done) = match range {
+            Some(range) => range,
+            None => (by_address.at(at), 1),
+        };
         issue(op);
         at = at.wrapping_add(done * step);
         left -= done;

@@ -78,7 +78,7 @@ use crate::arch::page_size::{Level, Page};
 use crate::arch::registers::Ttbr;
 use crate::arch::{Attributes, Descriptor, Geometry, Permissions, PhysicalAddress, VirtualAddress};
 use crate::table::group::DIRTY;
-use crate::table::page::PagePlace;
+use crate::table::page::{PagePlace, Slot};
 use crate::table::{PageTables, TableEnvironment};
 use core::marker::PhantomData;
 
@@ -321,29 +321,28 @@ impl<'s, P: Page, E: TableEnvironment, F: UserFrames> Space<'s, P, E, F> {
     #[must_use]
     pub fn page(&self, address: VirtualAddress) -> Option<PageState> {
         let offset = self.geometry().offset(address)? & !(P::SIZE.bytes() - 1);
-        let PagePlace { level, entry, .. } = self.tables.place(offset);
+        let PagePlace { slot, level, entry } = self.tables.place(offset);
         if !entry.is_valid() {
             return None;
         }
-        let first = self.geometry().address_of(entry, level);
+        let frame = self.geometry().address_of(entry, level);
         let inside = offset & (P::SIZE.entry_bytes(level) - 1);
-        let members = if entry.is_contiguous() {
-            P::SIZE.contiguous_entries(Level::L3) as u64
-        } else {
-            1
-        };
-        let start = offset & !(members * P::SIZE.bytes() - 1);
         let mut state = PageState {
-            frame: first.wrapping_add(inside),
+            frame: frame.wrapping_add(inside),
             writable: is_writable(entry),
             accessed: false,
             dirty: false,
             contiguous: entry.is_contiguous(),
             block: !level.is_last(),
         };
-        for member in 0..members {
-            let found = self.tables.page(start + member * P::SIZE.bytes());
-            let member = found.map_or(entry, |(_, member)| member);
+        let (first, members) = if entry.is_contiguous() {
+            let members = P::SIZE.contiguous_entries(Level::L3);
+            (PageTables::<P, E>::first_of_group(slot), members)
+        } else {
+            (slot, 1)
+        };
+        for index in first.index..first.index + members {
+            let member = self.tables.entry(Slot { index, ..first });
             state.accessed |= member.0 & Descriptor::ACCESS_FLAG != 0;
             state.dirty |= member.0 & DIRTY != 0 || member.0 & Descriptor::AP_READ_ONLY == 0;
         }

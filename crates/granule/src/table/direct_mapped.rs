@@ -6,7 +6,10 @@
 #![allow(unsafe_code, reason = "tables through pointers")]
 
 use super::memory::{BitChange, BitPattern, TableMemory, Visibility};
-use super::update::{CHUNK, Of, find_live, find_private, update_live, update_private};
+use super::update::{
+    CHUNK, find_live, find_private, update_alike_live, update_alike_private, update_live,
+    update_private,
+};
 use crate::arch::{Descriptor, PhysicalAddress};
 use core::sync::atomic::{AtomicU64, Ordering};
 
@@ -169,8 +172,19 @@ unsafe impl<R: PhysToVirt> TableMemory for DirectMapped<R> {
         visibility: Visibility,
     ) -> usize {
         let start = self.entry(table, first);
-        // SAFETY: as for `fill`.
-        unsafe { update(start, count, Of::Concerned, change, visibility) }
+        let order = match visibility {
+            Visibility::Private => {
+                // SAFETY: the caller promises that the entries are inside a reached table, which no
+                // other code reads or writes.
+                let entries = unsafe { core::slice::from_raw_parts_mut(start, count) };
+                return update_private(entries, change);
+            }
+            Visibility::Live | Visibility::Exchange => Ordering::Relaxed,
+            Visibility::Publish => Ordering::Release,
+        };
+        // SAFETY: as for `load` and `store`; atomics may be shared with the walkers.
+        let entries = unsafe { core::slice::from_raw_parts(start.cast::<AtomicU64>(), count) };
+        update_live(entries, change, order)
     }
 
     #[inline(always)]
@@ -184,8 +198,18 @@ unsafe impl<R: PhysToVirt> TableMemory for DirectMapped<R> {
         visibility: Visibility,
     ) -> usize {
         let start = self.entry(table, first);
-        // SAFETY: as for `fill`.
-        unsafe { update(start, count, Of::Alike(pattern), change, visibility) }
+        let order = match visibility {
+            Visibility::Private => {
+                // SAFETY: as for `update`.
+                let entries = unsafe { core::slice::from_raw_parts_mut(start, count) };
+                return update_alike_private(entries, pattern, change);
+            }
+            Visibility::Live | Visibility::Exchange => Ordering::Relaxed,
+            Visibility::Publish => Ordering::Release,
+        };
+        // SAFETY: as for `update`.
+        let entries = unsafe { core::slice::from_raw_parts(start.cast::<AtomicU64>(), count) };
+        update_alike_live(entries, pattern, change, order)
     }
 }
 
@@ -212,31 +236,6 @@ unsafe fn find(
         let entries = unsafe { core::slice::from_raw_parts(start.cast::<AtomicU64>(), count) };
         find_live(entries, pattern)
     }
-}
-
-/// [`TableMemory::update`] and [`TableMemory::update_alike`]. One copy serves all callers and page
-/// sizes.
-///
-/// # Safety
-///
-/// The `count` entries from `start` on must be valid for reads and writes. No other code may write
-/// them, and nothing may read or write private ones.
-#[inline(never)]
-unsafe fn update(
-    start: *mut u64,
-    count: usize,
-    of: Of,
-    change: BitChange,
-    visibility: Visibility,
-) -> usize {
-    if visibility == Visibility::Private {
-        // SAFETY: the caller promises this.
-        let entries = unsafe { core::slice::from_raw_parts_mut(start, count) };
-        return update_private(entries, of, change);
-    }
-    // SAFETY: as above; atomics may be shared with the walkers.
-    let entries = unsafe { core::slice::from_raw_parts(start.cast::<AtomicU64>(), count) };
-    update_live(entries, of, change, visibility == Visibility::Publish)
 }
 
 /// [`TableMemory::fill`].

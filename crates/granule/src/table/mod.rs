@@ -16,6 +16,7 @@ pub(crate) mod block;
 mod change_attributes;
 #[cfg(feature = "space")]
 pub(crate) mod choose;
+mod chunks;
 pub(crate) mod count;
 mod cursor;
 pub(crate) mod direct_mapped;

@@ -3,6 +3,7 @@
 //! Nothing here knows an address: the entries are slices. Private ones are plain numbers, which the
 //! compiler may load and store in pairs or as vectors; those that walkers may read are atomics.
 
+use super::chunks::{as_chunks, as_chunks_mut};
 use super::memory::{BitChange, BitPattern};
 use crate::arch::Descriptor;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -29,12 +30,12 @@ const LINES: usize = if cfg!(target_arch = "aarch64") {
 
 /// Applies `change` to private entries if all match `pattern`, and else to none of them.
 #[inline(always)]
-fn change_all(chunk: &mut [u64; LINES * LINE], pattern: BitPattern, change: BitChange) -> bool {
+fn change_all(chunk: &mut [[u64; LINE]], pattern: BitPattern, change: BitChange) -> bool {
     // Line by line memory is read in ascending order, as prefetchers expect; of a whole chunk at
     // once compilers have read the end first.
     let ones = pattern.value == pattern.mask;
     let mut all = [if ones { u64::MAX } else { 0 }; LINE];
-    for line in chunk.chunks_exact(LINE) {
+    for line in &*chunk {
         for (all, entry) in all.iter_mut().zip(line) {
             if ones {
                 *all &= entry;
@@ -52,83 +53,63 @@ fn change_all(chunk: &mut [u64; LINES * LINE], pattern: BitPattern, change: BitC
         return false;
     }
     // The second loop finds the chunk in registers or in the nearest cache.
-    for entry in chunk {
-        *entry = change.apply(Descriptor(*entry)).0;
+    for line in chunk {
+        for entry in line {
+            *entry = change.apply(Descriptor(*entry)).0;
+        }
     }
     true
 }
 
-/// The entries that a pass changes.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Of {
-    /// All that the change concerns ([`TableMemory::update`]).
-    Concerned,
-    /// Those before the first one that does not match the pattern ([`TableMemory::update_alike`]).
-    Alike(BitPattern),
-}
-
-impl Of {
-    /// A pattern of entries that all change: if all entries of a chunk match, none of them needs a
-    /// test of its own.
-    const fn pattern(self, change: BitChange) -> BitPattern {
-        match self {
-            Self::Alike(pattern) => pattern,
-            // In most tables all entries are valid.
-            Self::Concerned if change.of & Descriptor::VALID != 0 => ones(Descriptor::VALID),
-            Self::Concerned => ones(Descriptor::PRESENT_INVALID),
-        }
-    }
-
-    /// Whether an entry changes.
-    #[inline(always)]
-    const fn has(self, entry: Descriptor, change: BitChange) -> bool {
-        match self {
-            Self::Alike(pattern) => pattern.matches(entry),
-            Self::Concerned => change.concerns(entry),
-        }
-    }
-}
-
-const fn ones(mask: u64) -> BitPattern {
-    BitPattern { mask, value: mask }
-}
-
-/// Changes private entries, and returns the number of changed ones.
-#[inline(always)]
-pub(super) fn update_private(entries: &mut [u64], of: Of, change: BitChange) -> usize {
-    let pattern = of.pattern(change);
-    let mut changed = 0;
-    let mut chunks = entries.chunks_exact_mut(LINES * LINE);
-    for chunk in &mut chunks {
-        let whole = <&mut [u64; LINES * LINE]>::try_from(&mut *chunk);
-        if whole.is_ok_and(|whole| change_all(whole, pattern, change)) {
-            changed += LINES * LINE;
-            continue;
-        }
-        let (some, ended) = update_some(chunk, of, change);
-        changed += some;
-        if ended {
-            return changed;
-        }
-    }
-    changed + update_some(chunks.into_remainder(), of, change).0
-}
-
-/// Changes private entries one by one. Returns the number of changed ones, and whether an entry that
-/// does not match ended that.
+/// [`TableMemory::update`] for private entries. One copy serves all page sizes.
 #[inline(never)]
-fn update_some(entries: &mut [u64], of: Of, change: BitChange) -> (usize, bool) {
+pub(super) fn update_private(entries: &mut [u64], change: BitChange) -> usize {
+    // If all entries of a chunk share one of the `of` bits, none of them needs its own test; in
+    // most tables all entries are valid.
+    let shared = if change.of & Descriptor::VALID != 0 {
+        Descriptor::VALID
+    } else {
+        Descriptor::PRESENT_INVALID
+    };
+    let pattern = BitPattern {
+        mask: shared,
+        value: shared,
+    };
+    let (lines, rest) = as_chunks_mut::<_, LINE>(entries);
     let mut changed = 0;
-    for entry in entries {
-        let old = Descriptor(*entry);
-        if of.has(old, change) {
-            *entry = change.apply(old).0;
-            changed += 1;
-        } else if of != Of::Concerned {
-            return (changed, true);
+    for chunk in lines.chunks_mut(LINES) {
+        if change_all(chunk, pattern, change) {
+            changed += chunk.len() * LINE;
+        } else {
+            changed += update_some(chunk.as_flattened_mut(), change);
         }
     }
-    (changed, false)
+    changed + update_some(rest, change)
+}
+
+/// [`TableMemory::update_alike`] for private entries.
+#[inline(never)]
+pub(super) fn update_alike_private(
+    entries: &mut [u64],
+    pattern: BitPattern,
+    change: BitChange,
+) -> usize {
+    let (lines, _) = as_chunks_mut::<_, LINE>(entries);
+    let mut done = 0;
+    for chunk in lines.chunks_mut(LINES) {
+        if !change_all(chunk, pattern, change) {
+            break;
+        }
+        done += chunk.len() * LINE;
+    }
+    for entry in entries.iter_mut().skip(done) {
+        if !pattern.matches(Descriptor(*entry)) {
+            break;
+        }
+        *entry = change.apply(Descriptor(*entry)).0;
+        done += 1;
+    }
+    done
 }
 
 /// The entries of a live table that change together: on arm64 as many as fit in registers.
@@ -179,60 +160,52 @@ fn change_all_live(
     true
 }
 
-/// Changes entries that walkers may read at any time, and returns the number of changed ones.
-#[inline(always)]
-pub(super) fn update_live(
+/// [`TableMemory::update`] for entries that walkers may read at any time.
+#[inline(never)]
+pub(super) fn update_live(entries: &[AtomicU64], change: BitChange, order: Ordering) -> usize {
+    let settled = settled(change);
+    let (chunks, rest) = as_chunks::<_, LIVE_CHUNK>(entries);
+    let mut changed = 0;
+    for chunk in chunks {
+        if change_all_live(chunk, settled, change, order) {
+            changed += LIVE_CHUNK;
+        } else {
+            changed += update_some_live(chunk, change, order);
+        }
+    }
+    changed + update_some_live(rest, change, order)
+}
+
+/// [`TableMemory::update_alike`] for entries that walkers may read at any time.
+#[inline(never)]
+pub(super) fn update_alike_live(
     entries: &[AtomicU64],
-    of: Of,
+    pattern: BitPattern,
     change: BitChange,
-    publish: bool,
+    order: Ordering,
 ) -> usize {
-    let order = if publish {
-        Ordering::Release
-    } else {
-        Ordering::Relaxed
-    };
-    let (pattern, settled) = (of.pattern(change), settled(change));
+    let settled = settled(change);
     let both = BitPattern {
         mask: pattern.mask | settled.mask,
         value: pattern.value | settled.value,
     };
-    let mut changed = 0;
-    let mut chunks = entries.chunks_exact(LIVE_CHUNK);
-    for chunk in &mut chunks {
-        let whole = <&[AtomicU64; LIVE_CHUNK]>::try_from(chunk);
-        if whole.is_ok_and(|whole| change_all_live(whole, both, change, order)) {
-            changed += LIVE_CHUNK;
-            continue;
+    let (chunks, _) = as_chunks::<_, LIVE_CHUNK>(entries);
+    let mut done = 0;
+    for chunk in chunks {
+        if !change_all_live(chunk, both, change, order) {
+            break;
         }
-        let (some, ended) = update_some_live(chunk, of, change, order);
-        changed += some;
-        if ended {
-            return changed;
-        }
+        done += LIVE_CHUNK;
     }
-    changed + update_some_live(chunks.remainder(), of, change, order).0
-}
-
-/// As [`update_some`], for entries that walkers may read at any time.
-#[inline(never)]
-fn update_some_live(
-    entries: &[AtomicU64],
-    of: Of,
-    change: BitChange,
-    order: Ordering,
-) -> (usize, bool) {
-    let mut changed = 0;
-    for entry in entries {
+    for entry in entries.iter().skip(done) {
         let old = Descriptor(entry.load(Ordering::Relaxed));
-        if of.has(old, change) {
-            change_live(entry, old, change, order);
-            changed += 1;
-        } else if of != Of::Concerned {
-            return (changed, true);
+        if !pattern.matches(old) {
+            break;
         }
+        change_live(entry, old, change, order);
+        done += 1;
     }
-    (changed, false)
+    done
 }
 
 /// The distance to the first of private entries that does not match a pattern.
@@ -263,6 +236,33 @@ fn find_unlike<T>(entries: &[T], load: impl Fn(&T) -> u64, pattern: BitPattern) 
     let rest = entries.get(done..)?;
     let unlike = |entry| !pattern.matches(Descriptor(load(entry)));
     rest.iter().position(unlike).map(|index| done + index)
+}
+
+/// Applies `change` to the private entries that it concerns, and returns their number.
+fn update_some(entries: &mut [u64], change: BitChange) -> usize {
+    let mut changed = 0;
+    for entry in entries {
+        let old = Descriptor(*entry);
+        if change.concerns(old) {
+            *entry = change.apply(old).0;
+            changed += 1;
+        }
+    }
+    changed
+}
+
+/// As [`update_some`], for entries that walkers may read at any time.
+fn update_some_live(entries: &[AtomicU64], change: BitChange, order: Ordering) -> usize {
+    let mut changed = 0;
+    for entry in entries {
+        let old = Descriptor(entry.load(Ordering::Relaxed));
+        if !change.concerns(old) {
+            continue;
+        }
+        change_live(entry, old, change, order);
+        changed += 1;
+    }
+    changed
 }
 
 /// Changes one entry of a live table, which was loaded as `old`.
