@@ -1,14 +1,15 @@
 //! Operations on VMAs and their pages: map, unmap, discard, change of rights.
 //!
-//! Steps that may fail come first: a block that an end of the range cuts is split, which takes a table
-//! and changes nothing for the program, then the VMAs change. The change of the tables comes last. It
-//! cannot fail, because it needs no memory.
+//! Steps that may fail come first: the change of the VMAs is planned, and a block that an end of the range
+//! cuts is split, which takes a table and changes nothing for the program. Then the VMAs change, and last the
+//! tables. Neither can fail, because neither needs memory.
 
 #![allow(unsafe_code, reason = "no CPU may walk a space that is destroyed")]
 
 use super::frames::UserFrames;
 use super::rights::Rights;
 use super::vma::{Advice, Vma};
+use super::vmas::plan::Change;
 use super::{Space, SpaceError};
 use crate::arch::page_size::Page;
 use crate::arch::{Descriptor, VirtualAddress};
@@ -23,7 +24,8 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
     /// # Errors
     ///
     /// [`SpaceError::Tables`] unless the range is whole pages of the lower half,
-    /// [`SpaceError::Occupied`] where a VMA exists already, [`SpaceError::VmasFull`].
+    /// [`SpaceError::Occupied`] where a VMA exists already, [`SpaceError::TooManyVmas`],
+    /// [`SpaceError::OutOfVmaNodes`].
     pub fn map(
         &mut self,
         start: VirtualAddress,
@@ -47,8 +49,8 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
     /// # Errors
     ///
     /// [`SpaceError::Tables`] unless the range is whole pages of the lower half,
-    /// [`SpaceError::NotMapped`] where there is a hole, [`SpaceError::VmasFull`] where VMAs would
-    /// have to be split. Nothing has changed then.
+    /// [`SpaceError::NotMapped`] where there is a hole, [`SpaceError::TooManyVmas`] and
+    /// [`SpaceError::OutOfVmaNodes`] where VMAs would have to be split. Nothing has changed then.
     pub fn advise(
         &mut self,
         start: VirtualAddress,
@@ -66,8 +68,8 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
     /// # Errors
     ///
     /// [`SpaceError::Tables`] unless the range is whole pages of the lower half, or without memory for
-    /// the table of a block that is split; [`SpaceError::VmasFull`] where one VMA becomes two. Nothing
-    /// has changed then.
+    /// the table of a block that is split; [`SpaceError::TooManyVmas`] and [`SpaceError::OutOfVmaNodes`]
+    /// where one VMA becomes two. Nothing has changed then.
     pub fn unmap(
         &mut self,
         start: VirtualAddress,
@@ -75,8 +77,10 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         frames: &mut F,
     ) -> Result<(), SpaceError> {
         let (from, to) = self.tables.offsets(start, bytes)?;
+        let end = VirtualAddress(start.0 + bytes);
+        let plan = self.vmas.plan_replacement(start, end, None)?;
         self.split_blocks(from, to)?;
-        self.vmas.remove(start, VirtualAddress(start.0 + bytes))?;
+        self.vmas.carry_out(&plan);
         self.release(from, to, frames);
         Ok(())
     }
@@ -111,9 +115,9 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
     /// # Errors
     ///
     /// [`SpaceError::Tables`] unless the range is whole pages of the lower half,
-    /// [`SpaceError::NotMapped`] where there is a hole, [`SpaceError::VmasFull`] where VMAs would
-    /// have to be split; [`SpaceError::Tables`] also without memory for the table of a block that is
-    /// split. Nothing has changed then.
+    /// [`SpaceError::NotMapped`] where there is a hole, [`SpaceError::TooManyVmas`] and
+    /// [`SpaceError::OutOfVmaNodes`] where VMAs would have to be split; [`SpaceError::Tables`] also
+    /// without memory for the table of a block that is split. Nothing has changed then.
     pub fn protect(
         &mut self,
         start: VirtualAddress,
@@ -123,21 +127,13 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
     ) -> Result<(), SpaceError> {
         let (from, to) = self.tables.offsets(start, bytes)?;
         let end = VirtualAddress(start.0 + bytes);
-        let there = self.vmas.overlapping(start, end);
-        let same = there.iter().all(|vma| vma.rights == rights);
-        let executable = there.iter().all(|vma| vma.rights.execute);
-        let any_executable = there.iter().any(|vma| vma.rights.execute);
-        if let Some(address) = self.vmas.first_hole(start, end) {
-            return Err(SpaceError::NotMapped { address });
-        }
-        if !same {
-            self.split_blocks(from, to)?;
-        }
-        self.vmas.protect(start, end, rights)?;
-        if same {
+        let plan = self.vmas.plan_change(start, end, Change::Rights(rights))?;
+        if !plan.changes {
             return Ok(());
         }
-        if rights.execute && !executable {
+        self.split_blocks(from, to)?;
+        self.vmas.carry_out(&plan);
+        if rights.execute && !plan.all_executable {
             self.tables.visit_frames(from, to, |first, count| {
                 frames.sync_instructions(first, count);
             });
@@ -153,7 +149,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         // pages are broken first. One call in a loop serves all steps, because the call is compiled
         // into each page size's code.
         let steps = [Choice::all(SET_INVALID), choice, Choice::all(SET_VALID)];
-        let breaks = self.settings.break_execute && any_executable && !rights.execute;
+        let breaks = self.settings.break_execute && plan.some_executable && !rights.execute;
         let steps = if breaks { &steps[..] } else { &steps[1..2] };
         for step in steps {
             self.tables.change_by_choice(from, to, *step, sharing);

@@ -232,7 +232,7 @@ impl Dispatch for Play<'_> {
                 world.host.set_budget(usize::MAX);
                 world.frames.budget = usize::MAX;
                 if let Err(error) = play(&mut world, process, base, step.spread(window), value) {
-                    assert!(matches!(error, SpaceError::VmasFull { .. }), "{error}");
+                    assert!(matches!(error, SpaceError::TooManyVmas { .. }), "{error}");
                 }
             }
             world.host.set_budget(usize::MAX);
@@ -275,6 +275,7 @@ fn settings() -> impl Strategy<Value = Settings> {
             },
             bbm: BbmLevel::from_number(bbm),
             break_execute,
+            most_vmas: 40,
         },
     )
 }

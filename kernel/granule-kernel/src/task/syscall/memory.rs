@@ -75,7 +75,7 @@ pub(super) fn mmap(
             let end = hint.saturating_add(bytes);
             let fits = hint >= LOWEST && end <= platform::end();
             let (low, high) = (VirtualAddress(hint), VirtualAddress(end));
-            if fits && tables.vmas().overlapping(low, high).is_empty() {
+            if fits && tables.vmas().overlapping(low, high).next().is_none() {
                 start = hint;
             } else {
                 let top = VirtualAddress(crate::task::exec::mappings_end());
