@@ -43,6 +43,23 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         })
     }
 
+    /// Does as [`map`](Self::map), but what is there already goes as by [`unmap`](Self::unmap): both are done or neither.
+    ///
+    /// # Errors
+    ///
+    /// As for [`unmap`](Self::unmap), and [`SpaceError::TooManyVmas`] and [`SpaceError::OutOfVmaNodes`] where the
+    /// VMA is one more.
+    pub fn map_over(
+        &mut self,
+        start: VirtualAddress,
+        bytes: u64,
+        rights: Rights,
+        label: u8,
+        frames: &mut F,
+    ) -> Result<(), SpaceError> {
+        self.replace(start, bytes, Some((rights, label)), frames)
+    }
+
     /// Changes the advice of the VMAs among `bytes` bytes from `start`. Pages that are mapped stay
     /// as they are.
     ///
@@ -76,9 +93,27 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         bytes: u64,
         frames: &mut F,
     ) -> Result<(), SpaceError> {
+        self.replace(start, bytes, None, frames)
+    }
+
+    /// Removes the VMAs and pages of a range, and perhaps puts a VMA there instead.
+    fn replace(
+        &mut self,
+        start: VirtualAddress,
+        bytes: u64,
+        new: Option<(Rights, u8)>,
+        frames: &mut F,
+    ) -> Result<(), SpaceError> {
         let (from, to) = self.tables.offsets(start, bytes)?;
         let end = VirtualAddress(start.0 + bytes);
-        let plan = self.vmas.plan_replacement(start, end, None)?;
+        let new = new.map(|(rights, label)| Vma {
+            start,
+            end,
+            rights,
+            label,
+            advice: Advice::None,
+        });
+        let plan = self.vmas.plan_replacement(start, end, new)?;
         self.split_blocks(from, to)?;
         self.vmas.carry_out(&plan);
         self.release(from, to, frames);

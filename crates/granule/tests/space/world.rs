@@ -162,6 +162,24 @@ impl<P: Page> World<P> {
         Ok(())
     }
 
+    /// Maps whatever is there.
+    pub fn map_over(
+        &mut self,
+        process: usize,
+        page: u64,
+        count: u64,
+        rights: Rights,
+        label: u8,
+    ) -> Result<(), SpaceError> {
+        let (start, bytes) = (self.address(page), count * self.page());
+        let Process { space, reference } = &mut self.processes[process];
+        space.map_over(start, bytes, rights, label, &mut self.frames)?;
+        for page in page..page + count {
+            reference.pages.insert(page, Known::new(rights, label));
+        }
+        Ok(())
+    }
+
     pub fn discard(&mut self, process: usize, page: u64, count: u64) -> Result<(), SpaceError> {
         let (start, bytes) = (self.address(page), count * self.page());
         let Process { space, reference } = &mut self.processes[process];

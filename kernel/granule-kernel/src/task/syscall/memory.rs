@@ -87,12 +87,13 @@ pub(super) fn mmap(
                         .find_gap(bytes, align.max(page), VirtualAddress(LOWEST), top);
                 start = gap.ok_or(Errno::ENOMEM)?.0;
             }
-        } else if flags & MAP_FIXED_NOREPLACE == 0 {
-            tables.unmap(start, bytes).map_err(out_of_memory)?;
         }
-        tables
-            .map(start, bytes, rights, LABEL)
-            .map_err(out_of_memory)?;
+        let done = if flags & (MAP_FIXED | MAP_FIXED_NOREPLACE) == MAP_FIXED {
+            tables.map_over(start, bytes, rights, LABEL)
+        } else {
+            tables.map(start, bytes, rights, LABEL)
+        };
+        done.map_err(out_of_memory)?;
         Ok(start)
     })
 }
