@@ -8,9 +8,10 @@
 
 #![allow(unsafe_code, reason = "address spaces shared by their owners")]
 
+use super::area_nodes::AreaNodes;
 use super::file_cache;
 use super::frames::{Ground, UserMemory};
-use super::owned::{self, Array, Boxed, Chain};
+use super::owned::{self, Array, Boxed};
 use super::platform;
 use super::space_environment::{Plain, PlainSized, Recorded, SpaceKind};
 use crate::lock::{Lock, UnmaskedLock};
@@ -28,9 +29,7 @@ use granule::arch::registers::{Tcr, Ttbr};
 use granule::arch::{Dispatch, PageSize, PhysicalAddress, VirtualAddress};
 use granule::hw::Hardware;
 use granule::space::asid::{AsidCpu, AsidMap, Asids, SpaceAsid};
-use granule::space::{
-    Access, Advice, Fault, Rights, Space, SpaceError, Stats, VmaNode, Vmas, asid,
-};
+use granule::space::{Access, Advice, Fault, Rights, Space, SpaceError, Stats, Vmas, asid};
 use granule::table::{DirectMapped, Environment, Offset, TableError};
 use granule_kcore::cpus::MOST_CPUS;
 use granule_kcore::sizes;
@@ -94,8 +93,8 @@ type Memory<P, E> = UserMemory<P, <E as SpaceKind>::Ground>;
 struct Typed<P: Page, E: SpaceKind> {
     /// `None` only during the drop.
     space: Option<Space<'static, P, E::Environment, Memory<P, E>>>,
-    /// The memory of the areas, dropped after the space.
-    nodes: Chain<VmaNode<'static>>,
+    /// The memory of the areas: the drop takes the space first.
+    nodes: AreaNodes,
     /// The ASID that the space was given last.
     asid: Option<u16>,
 }
@@ -176,9 +175,9 @@ fn try_make<P: Page, E: SpaceKind>() -> Option<Boxed<Shared<Typed<P, E>>>> {
         tlb: Hardware::new(platform.capabilities),
     };
     let environment = E::environment(parts, P::SIZE.bytes());
-    let mut nodes = Chain::new();
-    // Most programs never need more.
-    let first = more_nodes(&mut nodes)?;
+    // SAFETY: the drop of `Typed` drops the space first.
+    let mut nodes = unsafe { AreaNodes::new() };
+    let first = nodes.first()?;
     let space = Space::new(shape.lower, environment, first, platform.settings).ok()?;
     Boxed::new(Shared {
         users: AtomicUsize::new(1),
@@ -193,13 +192,6 @@ fn try_make<P: Page, E: SpaceKind>() -> Option<Boxed<Shared<Typed<P, E>>>> {
             asid: None,
         }),
     })
-}
-
-/// Allocates memory for more areas, as long as `nodes` is there; `None` if memory is exhausted.
-fn more_nodes(nodes: &mut Chain<VmaNode<'static>>) -> Option<&'static mut [VmaNode<'static>]> {
-    let added = nodes.add(owned::smallest_block(), || VmaNode::EMPTY)?;
-    // SAFETY: nothing else uses the nodes, and the space that gets them is dropped before the chain.
-    Some(unsafe { &mut *added.as_ptr() })
 }
 
 fn erase<P: Page, E: SpaceKind>(made: Boxed<Shared<Typed<P, E>>>) -> AddressSpace {
@@ -238,11 +230,9 @@ impl<P: Page, E: SpaceKind> Typed<P, E> {
         let space = self.space.as_mut().ok_or(SpaceError::NotEmpty)?;
         loop {
             match what(space) {
-                Err(error @ SpaceError::OutOfVmaNodes { .. }) => {
-                    match more_nodes(&mut self.nodes) {
-                        Some(more) => space.lend_vma_nodes(more),
-                        None if file_cache::shrink() => {}
-                        None => return Err(error),
+                Err(error @ SpaceError::OutOfVmaNodes { missing }) => {
+                    if !self.nodes.lend(space, missing) && !file_cache::shrink() {
+                        return Err(error);
                     }
                 }
                 Err(
@@ -342,9 +332,9 @@ impl<P: Page, E: SpaceKind> Tables for Typed<P, E> {
         let other = tables.get_mut();
         self.with_room(|space| {
             let child = other.space.as_mut().ok_or(SpaceError::NotEmpty)?;
-            while child.vmas().spare_nodes() < needed {
-                let more = more_nodes(&mut other.nodes);
-                child.lend_vma_nodes(more.ok_or(SpaceError::OutOfFrames { address })?);
+            let missing = needed.saturating_sub(child.vmas().spare_nodes());
+            if !other.nodes.lend(child, missing) {
+                return Err(SpaceError::OutOfFrames { address });
             }
             space.fork_into(child, &mut UserMemory::new())
         })?;

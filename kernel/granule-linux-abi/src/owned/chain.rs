@@ -3,13 +3,15 @@
 
 use super::{Block, Frames, SMALLEST_FRAME};
 use core::fmt;
-use core::marker::PhantomData;
 use core::ptr::NonNull;
 
 /// Blocks of values, which others use by their addresses for as long as the chain is there.
 pub struct Chain<T, F: Frames> {
     last: Option<NonNull<Link<F>>>,
-    values: PhantomData<*mut T>,
+    /// The first place of the last block that has no value yet.
+    free: NonNull<T>,
+    /// The number of such places.
+    left: usize,
 }
 
 /// The beginning of a block.
@@ -30,18 +32,40 @@ impl<T, F: Frames> Chain<T, F> {
     /// Begins without a block.
     pub const fn new() -> Self {
         const { assert!(!core::mem::needs_drop::<T>(), "values are not dropped") };
-        const { assert!(align_of::<T>() <= SMALLEST_FRAME && align_of::<Link<F>>() <= SMALLEST_FRAME) };
+        const { assert!(size_of::<T>() > 0 && align_of::<T>() <= SMALLEST_FRAME) };
+        const { assert!(align_of::<Link<F>>() <= SMALLEST_FRAME) };
         Self {
             last: None,
-            values: PhantomData,
+            free: NonNull::dangling(),
+            left: 0,
         }
     }
 
-    /// Adds a block of `bytes` bytes, and as many values as it has room for; they are there until the chain is
-    /// dropped. `None` if memory is exhausted, or if not even one value has room.
-    pub fn add(&mut self, bytes: usize, mut make: impl FnMut() -> T) -> Option<NonNull<[T]>> {
-        let count = bytes.checked_sub(Self::FIRST)? / size_of::<T>().max(1);
-        if count == 0 {
+    /// Makes up to `most` values, but at least one, that are there until the chain is dropped. Where the last block is
+    /// full, another one of `bytes` bytes is added. `None` if memory is exhausted, or such a block has no room.
+    pub fn add(
+        &mut self,
+        most: usize,
+        bytes: usize,
+        mut make: impl FnMut() -> T,
+    ) -> Option<NonNull<[T]>> {
+        if self.left == 0 {
+            self.add_block(bytes)?;
+        }
+        let (first, count) = (self.free, self.left.min(most));
+        for index in 0..count {
+            // SAFETY: `left` places from `free` on are in the last block, and nothing uses them yet.
+            unsafe { first.add(index).write(make()) };
+        }
+        // SAFETY: as above; behind the last place is the end of the block, or padding in it.
+        self.free = unsafe { first.add(count) };
+        self.left -= count;
+        Some(NonNull::slice_from_raw_parts(first, count))
+    }
+
+    fn add_block(&mut self, bytes: usize) -> Option<()> {
+        let left = bytes.checked_sub(Self::FIRST)? / size_of::<T>();
+        if left == 0 {
             return None;
         }
         let block = Block::allocate(bytes)?;
@@ -50,18 +74,14 @@ impl<T, F: Frames> Chain<T, F> {
             before: self.last,
             block,
         };
-        // SAFETY: the block has room for the link and, behind it, for `count` values. It is aligned to at least
-        // what `new` asserts, and nothing else uses it.
-        let first = unsafe {
+        // SAFETY: the block has room for the link and, behind it, for `left` values. It is aligned as `new` asserts,
+        // and nothing else uses it.
+        unsafe {
             start.cast::<Link<F>>().write(link);
-            let first = start.add(Self::FIRST).cast::<T>();
-            for index in 0..count {
-                first.add(index).write(make());
-            }
-            first
-        };
-        self.last = Some(start.cast());
-        Some(NonNull::slice_from_raw_parts(first, count))
+            self.free = start.add(Self::FIRST).cast();
+        }
+        (self.last, self.left) = (Some(start.cast()), left);
+        Some(())
     }
 }
 
@@ -74,7 +94,7 @@ impl<T, F: Frames> Default for Chain<T, F> {
 impl<T, F: Frames> Drop for Chain<T, F> {
     fn drop(&mut self) {
         while let Some(last) = self.last {
-            // SAFETY: `add` wrote the link, and it is taken out once, because the chain forgets it here.
+            // SAFETY: `add_block` wrote the link, and it is taken out once, because the chain forgets it here.
             let Link { before, block } = unsafe { last.read() };
             self.last = before;
             drop(block);
@@ -95,19 +115,21 @@ mod tests {
     #[test]
     fn values_stay_where_they_are_until_all_go() {
         let before = host::held();
-        let mut chain = Chain::<[u64; 9]>::new();
-        let mut all = Vec::new();
-        for number in 0..3 {
-            let values = chain.add(4096, || [number; 9]).unwrap();
-            assert!(values.len() > 50 && values.len() * 72 <= 4096);
+        let mut chain = Chain::<[u64; 100]>::new();
+        let (mut all, mut counts) = (Vec::new(), Vec::new());
+        for number in 0..5 {
+            let values = chain.add(3, 4096, || [number; 100]).unwrap();
+            counts.push(values.len());
             all.push(values);
         }
+        // Five have room in a block.
+        assert_eq!(counts, [3, 2, 3, 2, 3]);
         assert_eq!(host::held(), before + 3);
         for (number, values) in (0..).zip(&mut all) {
             // SAFETY: the chain is there, and nothing else uses its values.
             let values = unsafe { values.as_mut() };
-            assert!(values.iter().all(|value| *value == [number; 9]));
-            values.fill([7; 9]);
+            assert!(values.iter().all(|value| *value == [number; 100]));
+            values.fill([7; 100]);
         }
         drop(chain);
         assert_eq!(host::held(), before);
@@ -117,10 +139,10 @@ mod tests {
     fn a_block_without_room_or_memory_is_none() {
         let before = host::held();
         let mut chain = Chain::<[u64; 9]>::new();
-        assert!(chain.add(8, || [0; 9]).is_none());
-        assert!(chain.add(72, || [0; 9]).is_none());
+        assert!(chain.add(1, 8, || [0; 9]).is_none());
+        assert!(chain.add(1, 72, || [0; 9]).is_none());
         host::run_out_after(0);
-        assert!(chain.add(4096, || [0; 9]).is_none());
+        assert!(chain.add(1, 4096, || [0; 9]).is_none());
         host::run_out_after(usize::MAX);
         assert_eq!(host::held(), before);
     }
