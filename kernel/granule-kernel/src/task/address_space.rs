@@ -53,10 +53,8 @@ static GONE: Lock<Stats> = Lock::new(Stats::NONE);
 pub(crate) trait Tables {
     /// See [`Space::map`].
     fn map(&mut self, start: u64, bytes: u64, rights: Rights, label: u8) -> Done;
-    /// See [`Space::map_over`].
-    fn map_over(&mut self, start: u64, bytes: u64, rights: Rights, label: u8) -> Done;
-    /// See [`Space::unmap`].
-    fn unmap(&mut self, start: u64, bytes: u64) -> Done;
+    /// See [`Space::unmap`], or [`Space::map_over`] where an area comes.
+    fn replace(&mut self, start: u64, bytes: u64, new: Option<(Rights, u8)>) -> Done;
     /// See [`Space::discard`].
     fn discard(&mut self, start: u64, bytes: u64) -> Done;
     /// See [`Space::advise`].
@@ -262,16 +260,12 @@ impl<P: Page, E: SpaceKind> Tables for Typed<P, E> {
     fn map(&mut self, start: u64, bytes: u64, rights: Rights, label: u8) -> Done {
         self.with_room(|space| space.map(VirtualAddress(start), bytes, rights, label))
     }
-    fn map_over(&mut self, start: u64, bytes: u64, rights: Rights, label: u8) -> Done {
-        let at = VirtualAddress(start);
-        let done = self
-            .with_room(|space| space.map_over(at, bytes, rights, label, &mut UserMemory::new()));
-        self.assume_visible(start, bytes);
-        done
-    }
-    fn unmap(&mut self, start: u64, bytes: u64) -> Done {
-        let done = self
-            .with_room(|space| space.unmap(VirtualAddress(start), bytes, &mut UserMemory::new()));
+    fn replace(&mut self, start: u64, bytes: u64, new: Option<(Rights, u8)>) -> Done {
+        let (at, frames) = (VirtualAddress(start), &mut UserMemory::new());
+        let done = self.with_room(|space| match new {
+            Some((rights, label)) => space.map_over(at, bytes, rights, label, frames),
+            None => space.unmap(at, bytes, frames),
+        });
         self.assume_visible(start, bytes);
         done
     }

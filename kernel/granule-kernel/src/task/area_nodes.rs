@@ -30,6 +30,9 @@ impl AreaNodes {
     }
 
     /// Lends nodes to a space. False if memory is exhausted; some may have come then.
+    // `inline(never)`: each operation on each kind of space has a call.
+    #[cold]
+    #[inline(never)]
     pub(super) fn lend<P: Page, E: TableEnvironment, F: UserFrames>(
         &mut self,
         space: &mut Space<'static, P, E, F>,
@@ -45,6 +48,7 @@ impl AreaNodes {
         true
     }
 
+    #[inline(never)]
     fn make(&mut self, most: usize) -> Option<&'static mut [VmaNode<'static>]> {
         let made = self
             .0

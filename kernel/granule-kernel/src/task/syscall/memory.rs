@@ -89,7 +89,7 @@ pub(super) fn mmap(
             }
         }
         let done = if flags & (MAP_FIXED | MAP_FIXED_NOREPLACE) == MAP_FIXED {
-            tables.map_over(start, bytes, rights, LABEL)
+            tables.replace(start, bytes, Some((rights, LABEL)))
         } else {
             tables.map(start, bytes, rights, LABEL)
         };
@@ -107,7 +107,7 @@ pub(super) fn munmap(current: &mut Current<'_>, [start, length, ..]: Arguments) 
     let space = current.memory().ok_or(Errno::EINVAL)?;
     let bytes = whole_pages(space.page_bytes(), start, length).map_err(|_| Errno::EINVAL)?;
     space
-        .with(|tables| tables.unmap(start, bytes))
+        .with(|tables| tables.replace(start, bytes, None))
         .map_err(out_of_memory)?;
     Ok(0)
 }
@@ -166,7 +166,7 @@ pub(super) fn brk(current: &mut Current<'_>, [wanted, ..]: Arguments) -> CallRes
         if new > old {
             tables.map(old, new - old, Rights::READ_WRITE, LABEL)
         } else if new < old {
-            tables.unmap(new, old - new)
+            tables.replace(new, old - new, None)
         } else {
             Ok(())
         }
