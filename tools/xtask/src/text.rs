@@ -27,7 +27,7 @@ const PROGRAMS: [Program; 6] = [
         what: "map and enable",
         name: "enable",
         features: "",
-        limit: 13_000,
+        limit: 13_800,
         aim: Some(6_000),
     },
     Program {
@@ -48,21 +48,21 @@ const PROGRAMS: [Program; 6] = [
         what: "protect, live",
         name: "live",
         features: "protect",
-        limit: 24_500,
+        limit: 26_600,
         aim: None,
     },
     Program {
         what: "unmap, live",
         name: "live",
         features: "unmap",
-        limit: 24_500,
+        limit: 27_400,
         aim: None,
     },
     Program {
         what: "map, protect, unmap, query, live",
         name: "live",
         features: "map,protect,unmap,query",
-        limit: 32_000,
+        limit: 34_800,
         aim: Some(20_000),
     },
 ];

@@ -1,14 +1,15 @@
 //! Operations on VMAs and their pages: map, unmap, discard, change of rights.
 //!
-//! Steps that may fail come first: a block that an end of the range cuts is split, which takes a table
-//! and changes nothing for the program, then the VMAs change. The change of the tables comes last. It
-//! cannot fail, because it needs no memory.
+//! Steps that may fail come first: the change of the VMAs is planned, and a block that an end of the range
+//! cuts is split, which takes a table and changes nothing for the program. Then the VMAs change, and last the
+//! tables. Neither can fail, because neither needs memory.
 
 #![allow(unsafe_code, reason = "no CPU may walk a space that is destroyed")]
 
 use super::frames::UserFrames;
 use super::rights::Rights;
 use super::vma::{Advice, Vma};
+use super::vmas::plan::Change;
 use super::{Space, SpaceError};
 use crate::arch::page_size::Page;
 use crate::arch::{Descriptor, VirtualAddress};
@@ -23,7 +24,8 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
     /// # Errors
     ///
     /// [`SpaceError::Tables`] unless the range is whole pages of the lower half,
-    /// [`SpaceError::Occupied`] where a VMA exists already, [`SpaceError::VmasFull`].
+    /// [`SpaceError::Occupied`] where a VMA exists already, [`SpaceError::TooManyVmas`],
+    /// [`SpaceError::OutOfVmaNodes`].
     pub fn map(
         &mut self,
         start: VirtualAddress,
@@ -41,14 +43,31 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         })
     }
 
+    /// Does as [`map`](Self::map), but what is there already goes as by [`unmap`](Self::unmap): both are done or neither.
+    ///
+    /// # Errors
+    ///
+    /// As for [`unmap`](Self::unmap), and [`SpaceError::TooManyVmas`] and [`SpaceError::OutOfVmaNodes`] where the
+    /// VMA is one more.
+    pub fn map_over(
+        &mut self,
+        start: VirtualAddress,
+        bytes: u64,
+        rights: Rights,
+        label: u8,
+        frames: &mut F,
+    ) -> Result<(), SpaceError> {
+        self.replace(start, bytes, Some((rights, label)), frames)
+    }
+
     /// Changes the advice of the VMAs among `bytes` bytes from `start`. Pages that are mapped stay
     /// as they are.
     ///
     /// # Errors
     ///
     /// [`SpaceError::Tables`] unless the range is whole pages of the lower half,
-    /// [`SpaceError::NotMapped`] where there is a hole, [`SpaceError::VmasFull`] where VMAs would
-    /// have to be split. Nothing has changed then.
+    /// [`SpaceError::NotMapped`] where there is a hole, [`SpaceError::TooManyVmas`] and
+    /// [`SpaceError::OutOfVmaNodes`] where VMAs would have to be split. Nothing has changed then.
     pub fn advise(
         &mut self,
         start: VirtualAddress,
@@ -66,17 +85,37 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
     /// # Errors
     ///
     /// [`SpaceError::Tables`] unless the range is whole pages of the lower half, or without memory for
-    /// the table of a block that is split; [`SpaceError::VmasFull`] where one VMA becomes two. Nothing
-    /// has changed then.
+    /// the table of a block that is split; [`SpaceError::TooManyVmas`] and [`SpaceError::OutOfVmaNodes`]
+    /// where one VMA becomes two. Nothing has changed then.
     pub fn unmap(
         &mut self,
         start: VirtualAddress,
         bytes: u64,
         frames: &mut F,
     ) -> Result<(), SpaceError> {
+        self.replace(start, bytes, None, frames)
+    }
+
+    /// Removes the VMAs and pages of a range, and perhaps puts a VMA there instead.
+    fn replace(
+        &mut self,
+        start: VirtualAddress,
+        bytes: u64,
+        new: Option<(Rights, u8)>,
+        frames: &mut F,
+    ) -> Result<(), SpaceError> {
         let (from, to) = self.tables.offsets(start, bytes)?;
+        let end = VirtualAddress(start.0 + bytes);
+        let new = new.map(|(rights, label)| Vma {
+            start,
+            end,
+            rights,
+            label,
+            advice: Advice::None,
+        });
+        let plan = self.vmas.plan_replacement(start, end, new)?;
         self.split_blocks(from, to)?;
-        self.vmas.remove(start, VirtualAddress(start.0 + bytes))?;
+        self.vmas.carry_out(&plan);
         self.release(from, to, frames);
         Ok(())
     }
@@ -111,9 +150,9 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
     /// # Errors
     ///
     /// [`SpaceError::Tables`] unless the range is whole pages of the lower half,
-    /// [`SpaceError::NotMapped`] where there is a hole, [`SpaceError::VmasFull`] where VMAs would
-    /// have to be split; [`SpaceError::Tables`] also without memory for the table of a block that is
-    /// split. Nothing has changed then.
+    /// [`SpaceError::NotMapped`] where there is a hole, [`SpaceError::TooManyVmas`] and
+    /// [`SpaceError::OutOfVmaNodes`] where VMAs would have to be split; [`SpaceError::Tables`] also
+    /// without memory for the table of a block that is split. Nothing has changed then.
     pub fn protect(
         &mut self,
         start: VirtualAddress,
@@ -123,21 +162,13 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
     ) -> Result<(), SpaceError> {
         let (from, to) = self.tables.offsets(start, bytes)?;
         let end = VirtualAddress(start.0 + bytes);
-        let there = self.vmas.overlapping(start, end);
-        let same = there.iter().all(|vma| vma.rights == rights);
-        let executable = there.iter().all(|vma| vma.rights.execute);
-        let any_executable = there.iter().any(|vma| vma.rights.execute);
-        if let Some(address) = self.vmas.first_hole(start, end) {
-            return Err(SpaceError::NotMapped { address });
-        }
-        if !same {
-            self.split_blocks(from, to)?;
-        }
-        self.vmas.protect(start, end, rights)?;
-        if same {
+        let plan = self.vmas.plan_change(start, end, Change::Rights(rights))?;
+        if !plan.changes {
             return Ok(());
         }
-        if rights.execute && !executable {
+        self.split_blocks(from, to)?;
+        self.vmas.carry_out(&plan);
+        if rights.execute && !plan.all_executable {
             self.tables.visit_frames(from, to, |first, count| {
                 frames.sync_instructions(first, count);
             });
@@ -153,7 +184,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         // pages are broken first. One call in a loop serves all steps, because the call is compiled
         // into each page size's code.
         let steps = [Choice::all(SET_INVALID), choice, Choice::all(SET_VALID)];
-        let breaks = self.settings.break_execute && any_executable && !rights.execute;
+        let breaks = self.settings.break_execute && plan.some_executable && !rights.execute;
         let steps = if breaks { &steps[..] } else { &steps[1..2] };
         for step in steps {
             self.tables.change_by_choice(from, to, *step, sharing);

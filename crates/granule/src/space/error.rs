@@ -31,10 +31,16 @@ pub enum SpaceError {
         /// The access.
         access: Access,
     },
-    /// There is no room for another VMA.
-    VmasFull {
-        /// The number of VMAs that the storage holds.
-        capacity: usize,
+    /// The space would have more VMAs than it may.
+    TooManyVmas {
+        /// The most that it may have, [`most_vmas`](super::Settings::most_vmas).
+        most: usize,
+    },
+    /// Nodes for VMAs are missing. What needs them has changed nothing, and succeeds once they are
+    /// [lent](super::Space::lend_vma_nodes).
+    OutOfVmaNodes {
+        /// The number of nodes that are missing.
+        missing: usize,
     },
     /// No frame is left for a page.
     OutOfFrames {
@@ -60,9 +66,13 @@ impl fmt::Display for SpaceError {
             Self::Denied { address, access } => {
                 write!(f, "the VMA at {address} does not allow to {access}")
             }
-            Self::VmasFull { capacity } => write!(
+            Self::TooManyVmas { most } => write!(
                 f,
-                "there is room for {capacity} VMAs and no more: enlarge it and try again"
+                "a space may have {most} VMAs and no more: allow more by `most_vmas`, or use larger ranges"
+            ),
+            Self::OutOfVmaNodes { missing } => write!(
+                f,
+                "{missing} nodes for VMAs are missing: lend them and try again"
             ),
             Self::OutOfFrames { address } => {
                 write!(f, "out of memory for the page at {address}")

@@ -380,7 +380,9 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
     /// Sets the hint on the group of the page at `offset`, if all of it is mapped and in one VMA.
     fn fold_at(&mut self, offset: u64) {
         let address = VirtualAddress(self.geometry().base().0 + offset);
-        if let (Some((slot, _)), Some(&vma)) = (self.tables.page(offset), self.vmas.find(address)) {
+        if let (Some((slot, _)), Some(vma)) =
+            (self.tables.page(offset), self.vmas.find_near(address))
+        {
             self.fold(&vma, offset, slot);
         }
     }
@@ -398,7 +400,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         while at < end {
             let (pages, next) = self.tables.pages_from(at, end);
             let address = VirtualAddress(self.geometry().base().0 + at);
-            if let (Some(_), Some(vma)) = (pages, self.vmas.find(address).copied()) {
+            if let (Some(_), Some(vma)) = (pages, self.vmas.find_near(address)) {
                 self.break_table(&vma, at, &mut broken);
             }
             at = next;

@@ -26,11 +26,12 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
     /// # Errors
     ///
     /// [`SpaceError::NotEmpty`] unless `child` is empty and no CPU walks it;
-    /// [`SpaceError::VmasFull`] when its storage for VMAs is too small; [`SpaceError::Tables`]
+    /// [`SpaceError::OutOfVmaNodes`] when it was lent fewer [nodes](super::Vmas::nodes) than this one uses, and
+    /// [`SpaceError::TooManyVmas`] when it may have fewer VMAs; [`SpaceError::Tables`]
     /// when there are not enough pages for its tables. On error `child` is empty and this space is
     /// unchanged.
     pub fn fork_into(&mut self, child: &mut Self, frames: &mut F) -> Result<(), SpaceError> {
-        let used = !child.vmas.all().is_empty() || child.stats.resident != 0;
+        let used = !child.vmas.is_empty() || child.stats.resident != 0;
         if used || child.is_live() || child.geometry() != self.geometry() {
             return Err(SpaceError::NotEmpty);
         }

@@ -1,10 +1,10 @@
 //! Address spaces of user programs: VMAs, demand paging, copy-on-write.
 //!
 //! A [`Space`] belongs to one process. It consists of the page tables of the lower half and of the
-//! [VMAs](vma::Vma) that define what may be mapped there. Frames come from an implementation of
-//! [`UserFrames`]; table pages, barriers and TLBIs come from the same [`TableEnvironment`] as for
-//! other tables. The numbers of spaces are in [`asid`], the way of a CPU from one space to another
-//! in [`switch`].
+//! [VMAs](vma::Vma) that define what may be mapped there, in a [tree](Vmas) whose memory the kernel lends.
+//! Frames come from an implementation of [`UserFrames`]; table pages, barriers and TLBIs come from the
+//! same [`TableEnvironment`] as for other tables. The numbers of spaces are in [`asid`], the way of a
+//! CPU from one space to another in [`switch`].
 //!
 //! No code here allocates, waits, or depends on processes, files or registers. One CPU at a time
 //! changes a space (`&mut`: a kernel's lock). Other CPUs may meanwhile run in the space, walk its
@@ -50,7 +50,7 @@
 //!   present-invalid, or the one entry that leads to a table without other content does; one TLBI; then those
 //!   entries are visited, frames released in runs and tables freed. Gathering takes no memory.
 //!
-//! Tables and frames are reserved before the first store. So running out of memory at any point is an error
+//! Tables, frames and nodes for VMAs are reserved before the first store. So running out of memory at any point is an error
 //! without partial effects, and a fork that fails changes nothing in the parent and leaves the child empty.
 
 pub mod asid;
@@ -65,13 +65,15 @@ mod rights;
 mod shared;
 pub mod switch;
 mod vma;
+mod vmas;
 
 pub use error::SpaceError;
 pub use fault::Fault;
 pub use frames::{UserFrames, Wanted};
 pub use leaf_size::{LargeLeaves, LargestLeaf};
 pub use rights::{Access, Rights};
-pub use vma::{Advice, Vma, Vmas};
+pub use vma::{Advice, Vma};
+pub use vmas::{VmaNode, Vmas};
 
 use crate::arch::bbm::BbmLevel;
 use crate::arch::page_size::{Level, Page};
@@ -98,9 +100,14 @@ pub struct Settings {
     /// Pages that lose the right to execute go through break-before-make, for a CPU erratum
     /// ([`BreakOnExecuteRemoval`](crate::arch::errata::Workaround::BreakOnExecuteRemoval)).
     pub break_execute: bool,
+    /// The most VMAs of a space. An operation that would leave more is refused and changes nothing.
+    pub most_vmas: usize,
 }
 
 impl Settings {
+    /// As many VMAs as a process of Linux may have by default (`vm.max_map_count`).
+    pub const MOST_VMAS: usize = 65_530;
+
     /// The features that every CPU has, with large leaves.
     pub const PLAIN: Self = Self {
         hardware_access: false,
@@ -108,6 +115,7 @@ impl Settings {
         large_leaves: LargeLeaves::BLOCKS,
         bbm: BbmLevel::Level0,
         break_execute: false,
+        most_vmas: Self::MOST_VMAS,
     };
 }
 
@@ -209,8 +217,8 @@ pub struct Space<'s, P: Page, E, F> {
     reason = "the tables of a space, live on the caller's word"
 )]
 impl<'s, P: Page, E: TableEnvironment, F: UserFrames> Space<'s, P, E, F> {
-    /// An empty space that no CPU walks yet. `geometry` is the geometry of the lower half; `vmas`
-    /// is the storage for VMAs.
+    /// An empty space that no CPU walks yet. `geometry` is the geometry of the lower half; `nodes`
+    /// are for the first VMAs.
     ///
     /// # Errors
     ///
@@ -218,9 +226,11 @@ impl<'s, P: Page, E: TableEnvironment, F: UserFrames> Space<'s, P, E, F> {
     pub fn new(
         geometry: Geometry,
         environment: E,
-        vmas: &'s mut [Vma],
+        nodes: &'s mut [VmaNode<'s>],
         settings: Settings,
     ) -> Result<Self, SpaceError> {
+        let mut vmas = Vmas::new(settings.most_vmas);
+        vmas.lend(nodes);
         let mut tables = PageTables::new(geometry, environment)?;
         // SAFETY: the private `tables` become live by `make_live` alone, whose caller vouches for the
         // settings. Before that no CPU walks them.
@@ -234,7 +244,7 @@ impl<'s, P: Page, E: TableEnvironment, F: UserFrames> Space<'s, P, E, F> {
         Ok(Self {
             common: attributes.encode(&geometry),
             tables,
-            vmas: Vmas::new(vmas),
+            vmas,
             settings,
             stats: Stats::default(),
             frames: PhantomData,
@@ -284,14 +294,10 @@ impl<'s, P: Page, E: TableEnvironment, F: UserFrames> Space<'s, P, E, F> {
         &self.vmas
     }
 
-    /// Gives the space larger storage for VMAs, after [`SpaceError::VmasFull`], and returns the
-    /// old storage.
-    ///
-    /// # Errors
-    ///
-    /// [`SpaceError::VmasFull`] when `vmas` is too small for the present VMAs.
-    pub fn enlarge_vmas(&mut self, vmas: &'s mut [Vma]) -> Result<&'s mut [Vma], SpaceError> {
-        self.vmas.enlarge(vmas)
+    /// Lends the space more nodes for VMAs, after [`SpaceError::OutOfVmaNodes`]. Whatever happens to the VMAs, the
+    /// space may use their memory until it ends.
+    pub fn lend_vma_nodes(&mut self, nodes: &'s mut [VmaNode<'s>]) {
+        self.vmas.lend(nodes);
     }
 
     /// The counters of this space.

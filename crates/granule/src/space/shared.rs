@@ -56,7 +56,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
     ) -> Result<(), SpaceError> {
         let address = VirtualAddress(self.geometry().base().0 + offset);
         let not_mapped = SpaceError::NotMapped { address };
-        let vma = *self.vmas.find(address).ok_or(not_mapped)?;
+        let vma = self.vmas.find_near(address).ok_or(not_mapped)?;
         let mut place = self.tables.place(offset);
         if place.entry.is_valid() {
             return Err(SpaceError::Occupied { address });

@@ -127,10 +127,12 @@ fn a_fork_that_fails_leaves_the_parent_as_it_was() {
             "as it was"
         );
     }
-    // A child with no room for the VMAs.
+    // A child without a node for the VMAs, and one that may not have so many.
     world.map(0, 100, 1, Rights::READ, 0).unwrap();
-    world.capacity = 1;
-    assert_eq!(world.fork(0), Err(SpaceError::VmasFull { capacity: 1 }));
+    let nodes = std::mem::take(&mut world.vma_nodes);
+    assert_eq!(world.fork(0), Err(SpaceError::OutOfVmaNodes { missing: 1 }));
+    (world.vma_nodes, world.settings.most_vmas) = (nodes, 1);
+    assert_eq!(world.fork(0), Err(SpaceError::TooManyVmas { most: 1 }));
     world.check();
     world.end();
 }

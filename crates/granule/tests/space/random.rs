@@ -12,6 +12,8 @@ use proptest::prelude::*;
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Map(u64, u64, Rights, u8),
+    /// As `Map`, whatever is there.
+    MapOver(u64, u64, Rights, u8),
     Unmap(u64, u64),
     Discard(u64, u64),
     Protect(u64, u64, Rights),
@@ -74,6 +76,7 @@ fn range() -> impl Strategy<Value = (u64, u64)> {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         4 => (range(), rights(), 0..2u8).prop_map(|((a, n), r, l)| Step::Map(a, n, r, l)),
+        1 => (range(), rights(), 0..2u8).prop_map(|((a, n), r, l)| Step::MapOver(a, n, r, l)),
         3 => range().prop_map(|(a, n)| Step::Unmap(a, n)),
         1 => range().prop_map(|(a, n)| Step::Discard(a, n)),
         3 => (range(), rights()).prop_map(|((a, n), r)| Step::Protect(a, n, r)),
@@ -103,6 +106,10 @@ impl Step {
             Self::Map(page, count, rights, label) => {
                 let (page, count) = of(page, count);
                 Self::Map(page, count, rights, label)
+            }
+            Self::MapOver(page, count, rights, label) => {
+                let (page, count) = of(page, count);
+                Self::MapOver(page, count, rights, label)
             }
             Self::Unmap(page, count) => {
                 let (page, count) = of(page, count);
@@ -156,6 +163,9 @@ fn play<P: Page>(
                 let refused = space.map(start, bytes, rights, label);
                 assert!(matches!(refused, Err(SpaceError::Occupied { .. })));
             }
+        }
+        Step::MapOver(page, count, rights, label) => {
+            world.map_over(process, base + page, count, rights, label)?;
         }
         Step::Unmap(page, count) => world.unmap(process, base + page, count)?,
         Step::Discard(page, count) => world.discard(process, base + page, count)?,
@@ -232,7 +242,7 @@ impl Dispatch for Play<'_> {
                 world.host.set_budget(usize::MAX);
                 world.frames.budget = usize::MAX;
                 if let Err(error) = play(&mut world, process, base, step.spread(window), value) {
-                    assert!(matches!(error, SpaceError::VmasFull { .. }), "{error}");
+                    assert!(matches!(error, SpaceError::TooManyVmas { .. }), "{error}");
                 }
             }
             world.host.set_budget(usize::MAX);
@@ -275,6 +285,7 @@ fn settings() -> impl Strategy<Value = Settings> {
             },
             bbm: BbmLevel::from_number(bbm),
             break_execute,
+            most_vmas: 40,
         },
     )
 }

@@ -14,6 +14,19 @@ pub struct Page {
     pub dirty: bool,
 }
 
+impl Page {
+    /// A page that was just mapped.
+    pub const fn new(rights: Rights, label: u8) -> Self {
+        Self {
+            rights,
+            label,
+            advice: Advice::None,
+            value: 0,
+            dirty: false,
+        }
+    }
+}
+
 /// The properties that pages of one VMA share.
 pub type Kind = (Rights, u8, Advice);
 

@@ -5,7 +5,7 @@ use crate::frames::{Frame, Frames};
 use crate::reference::{Page as Known, Reference};
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Geometry, OutputFormat, Page, VirtualAddress};
-use granule::space::{Access, Advice, Fault, Rights, Settings, Space, SpaceError, Vma};
+use granule::space::{Access, Advice, Fault, Rights, Settings, Space, SpaceError, VmaNode};
 use granule::table::TableError;
 use granule_testing::host::{self, Host, HostEnvironment, Runs};
 use granule_testing::walk::{Arch, Leaf};
@@ -28,7 +28,8 @@ pub struct World<P: Page> {
     pub host: Rc<Host>,
     pub frames: Frames,
     pub settings: Settings,
-    pub capacity: usize,
+    /// The nodes for VMAs of a new process.
+    pub vma_nodes: usize,
     pub processes: Vec<Process<P>>,
     next_asid: u16,
 }
@@ -38,7 +39,8 @@ pub fn ran_out(error: &SpaceError) -> bool {
     matches!(
         error,
         SpaceError::OutOfFrames { .. }
-            | SpaceError::VmasFull { .. }
+            | SpaceError::TooManyVmas { .. }
+            | SpaceError::OutOfVmaNodes { .. }
             | SpaceError::Tables(TableError::OutOfTables { .. })
     )
 }
@@ -54,12 +56,14 @@ fn use_frame(frame: &mut Frame, known: &mut Known, access: Access, value: u64) {
     }
 }
 
-/// Room for VMAs that stays for good: a static has its address, so that Miri does not report a leak.
-fn storage(capacity: usize) -> &'static mut [Vma] {
-    static KEPT: Mutex<Vec<AtomicPtr<Vma>>> = Mutex::new(Vec::new());
-    let vmas = Vec::leak(vec![Vma::EMPTY; capacity]);
-    KEPT.lock().unwrap().push(AtomicPtr::new(vmas.as_mut_ptr()));
-    vmas
+/// Nodes for VMAs that stay for good: a static has their address, so that Miri does not report a leak.
+fn nodes(count: usize) -> &'static mut [VmaNode<'static>] {
+    static KEPT: Mutex<Vec<AtomicPtr<VmaNode<'static>>>> = Mutex::new(Vec::new());
+    let nodes = Vec::leak((0..count).map(|_| VmaNode::EMPTY).collect());
+    KEPT.lock()
+        .unwrap()
+        .push(AtomicPtr::new(nodes.as_mut_ptr()));
+    nodes
 }
 
 impl<P: Page> World<P> {
@@ -92,7 +96,7 @@ impl<P: Page> World<P> {
             host,
             frames: Frames::new(first, page, count, runs),
             settings,
-            capacity: 40,
+            vma_nodes: 8,
             processes: Vec::new(),
             next_asid: 1,
         }
@@ -111,8 +115,8 @@ impl<P: Page> World<P> {
             .range(self.next_asid % 2 == 0)
             .level_hint(true);
         let environment = host::environment(&self.host, capabilities);
-        let vmas = storage(self.capacity);
-        let mut space = Space::new(self.geometry, environment, vmas, self.settings)?;
+        let nodes = nodes(self.vma_nodes);
+        let mut space = Space::new(self.geometry, environment, nodes, self.settings)?;
         // SAFETY: no CPU walks the tables.
         unsafe { space.set_asid(Some(self.next_asid)) };
         self.next_asid += 1;
@@ -142,13 +146,7 @@ impl<P: Page> World<P> {
         let Process { space, reference } = &mut self.processes[process];
         space.map(start, bytes, rights, label)?;
         for page in page..page + count {
-            let new = Known {
-                rights,
-                label,
-                advice: Advice::None,
-                value: 0,
-                dirty: false,
-            };
+            let new = Known::new(rights, label);
             assert_eq!(reference.pages.insert(page, new), None, "page {page:#x}");
         }
         Ok(())
@@ -161,6 +159,24 @@ impl<P: Page> World<P> {
         reference
             .pages
             .retain(|&at, _| at < page || at >= page + count);
+        Ok(())
+    }
+
+    /// Maps whatever is there.
+    pub fn map_over(
+        &mut self,
+        process: usize,
+        page: u64,
+        count: u64,
+        rights: Rights,
+        label: u8,
+    ) -> Result<(), SpaceError> {
+        let (start, bytes) = (self.address(page), count * self.page());
+        let Process { space, reference } = &mut self.processes[process];
+        space.map_over(start, bytes, rights, label, &mut self.frames)?;
+        for page in page..page + count {
+            reference.pages.insert(page, Known::new(rights, label));
+        }
         Ok(())
     }
 
@@ -308,7 +324,7 @@ impl<P: Page> World<P> {
         let mut child = self.new_space()?;
         let parent = &mut self.processes[process];
         if let Err(error) = parent.space.fork_into(&mut child, &mut self.frames) {
-            assert!(child.vmas().all().is_empty(), "a child of a failed fork");
+            assert!(child.vmas().is_empty(), "a child of a failed fork");
             // SAFETY: no CPU was ever in the child.
             unsafe { child.destroy(&mut self.frames) };
             return Err(error);
@@ -338,7 +354,7 @@ impl<P: Page> World<P> {
         let mut owners = 0;
         let mut tables = 0;
         for (number, Process { space, reference }) in self.processes.iter().enumerate() {
-            let found = space.vmas().all().iter().map(|vma| {
+            let found = space.vmas().iter().map(|vma| {
                 let page = self.page();
                 let kind = (vma.rights, vma.label, vma.advice);
                 (vma.start.0 / page, vma.end.0 / page, kind)

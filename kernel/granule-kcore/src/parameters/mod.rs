@@ -8,10 +8,12 @@
 
 mod leaves;
 mod problem;
+mod rodata;
 #[cfg(any(test, feature = "test-image"))]
 pub mod test;
 
 pub use problem::{Instead, Problem};
+pub use rodata::Rodata;
 
 use crate::persist;
 use core::ops::Range;
@@ -19,7 +21,7 @@ use granule::arch::PageSize;
 use granule::arch::bbm::BbmLevel;
 use granule::arch::errata::Errata;
 use granule::linear::{Barriers, Strategy};
-use granule::space::LargeLeaves;
+use granule::space::{LargeLeaves, Settings};
 use granule_boot::choice::Wish;
 use granule_boot::words::{self, Word};
 
@@ -54,6 +56,8 @@ pub struct Parameters<'a> {
     pub user_page_size: Option<PageSize>,
     /// `user_large_leaves=`: the leaves that a first touch of a program's memory maps.
     pub large_leaves: LargeLeaves,
+    /// `user_max_map_count=`: the most areas of a program.
+    pub most_areas: usize,
     /// `rdinit=`: the path of the first program in the initramfs.
     pub init: &'a [u8],
     /// The command line itself.
@@ -61,43 +65,6 @@ pub struct Parameters<'a> {
     /// The words of the test image.
     #[cfg(any(test, feature = "test-image"))]
     pub test: test::TestParameters<'a>,
-}
-
-/// The extent of read-only memory in the linear map after the kernel is placed, and whether single
-/// pages may change later.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rodata {
-    /// Nothing is read-only in the linear map. The image's own mapping keeps its permissions: no page
-    /// is ever writable and executable.
-    Off,
-    /// The kernel's text and constants, and their alias in the linear map, are read-only.
-    NoAlias,
-    /// As `noalias`; in addition the permissions of any page can change later.
-    On,
-    /// The same as `on`.
-    Full,
-}
-
-impl Rodata {
-    /// The name on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Off => "off",
-            Self::NoAlias => "noalias",
-            Self::On => "on",
-            Self::Full => "full",
-        }
-    }
-
-    /// Whether text and constants are read-only.
-    pub const fn protects_image(self) -> bool {
-        !matches!(self, Self::Off)
-    }
-
-    /// Whether single pages of the linear map must be able to change.
-    pub const fn changes_pages(self) -> bool {
-        matches!(self, Self::On | Self::Full)
-    }
 }
 
 /// `granule.bench=`: the measurement, and its size if the word states one.
@@ -119,7 +86,7 @@ pub struct KexecOptions {
 }
 
 /// The keys of the words that are read here, in the order of [`Values`].
-const KEYS: [&str; 15] = [
+const KEYS: [&str; 16] = [
     "maxcpus=",
     "rodata=",
     "arm64.bbm=",
@@ -135,6 +102,7 @@ const KEYS: [&str; 15] = [
     "rdinit=",
     "user_pagesize=",
     "user_large_leaves=",
+    "user_max_map_count=",
 ];
 
 /// The keys of the words that are read before the MMU is on.
@@ -217,6 +185,7 @@ impl<'a> Parameters<'a> {
             init,
             user_page_size,
             large_leaves,
+            most_areas,
         ] = values;
         let mut read = Reader(&mut problem);
         read.earlycon(words::find(line, words::EARLYCON_KEY));
@@ -225,6 +194,7 @@ impl<'a> Parameters<'a> {
         let strategy = read.strategy(strategy);
         Self {
             most_cpus: read.most_cpus(most_cpus),
+            most_areas: read.most_areas(most_areas),
             rodata: read.rodata(rodata),
             bbm: read.bbm(bbm),
             errata: read.errata(errata),
@@ -485,6 +455,20 @@ impl<'a, P: FnMut(Problem<'a>)> Reader<'_, P> {
         }
         read.and_then(|(_, policy)| policy)
             .unwrap_or(LargeLeaves::BLOCKS)
+    }
+
+    fn most_areas(&mut self, value: Option<&'a [u8]>) -> usize {
+        let most = value.map(|value| decimal(value).and_then(|most| most.try_into().ok()));
+        if let (Some(value), Some(None)) = (value, most) {
+            let expected = "a number of areas, such as 65530";
+            self.bad(
+                "user_max_map_count=",
+                value,
+                expected,
+                Instead::Takes("65530"),
+            );
+        }
+        most.flatten().unwrap_or(Settings::MOST_VMAS)
     }
 
     fn kexec(&mut self, value: Option<&'a [u8]>) -> KexecOptions {

@@ -34,7 +34,8 @@ fn without_words_everything_has_its_default() {
     assert!(!read.debug_pagealloc && read.merges_when_idle && !read.counts_instructions);
     assert!(read.bench.is_none() && read.persist.is_none());
     assert_eq!(read.kexec, KexecOptions::default());
-    assert_eq!(read.user_page_size, None);
+    assert_eq!((read.user_page_size, read.most_areas), (None, 65_530));
+    assert_eq!(good("user_max_map_count=200").most_areas, 200);
     assert_eq!(
         (read.init, read.init_arguments().count()),
         (&b"/init"[..], 0)
@@ -164,6 +165,10 @@ fn a_word_that_cannot_be_used_is_reported_in_one_line() {
             "user_large_leaves=huge",
             "user_large_leaves=huge: expected off, groups or blocks, the last two perhaps with the \
              most bytes of a touch as in blocks,2M; taking blocks",
+        ),
+        (
+            "user_max_map_count=all",
+            "user_max_map_count=all: expected a number of areas, such as 65530; taking 65530",
         ),
         (
             "granule.merge=never",

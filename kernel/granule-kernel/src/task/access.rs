@@ -19,7 +19,7 @@ use zerocopy::{Immutable, IntoBytes};
 fn fault(error: SpaceError) -> Errno {
     match error {
         SpaceError::OutOfFrames { .. }
-        | SpaceError::VmasFull { .. }
+        | SpaceError::OutOfVmaNodes { .. }
         | SpaceError::Tables(TableError::OutOfTables { .. }) => Errno::ENOMEM,
         _ => Errno::EFAULT,
     }

@@ -8,6 +8,7 @@
 
 #![allow(unsafe_code, reason = "address spaces shared by their owners")]
 
+use super::area_nodes::AreaNodes;
 use super::file_cache;
 use super::frames::{Ground, UserMemory};
 use super::owned::{self, Array, Boxed};
@@ -28,7 +29,7 @@ use granule::arch::registers::{Tcr, Ttbr};
 use granule::arch::{Dispatch, PageSize, PhysicalAddress, VirtualAddress};
 use granule::hw::Hardware;
 use granule::space::asid::{AsidCpu, AsidMap, Asids, SpaceAsid};
-use granule::space::{Access, Advice, Fault, Rights, Space, SpaceError, Stats, Vma, Vmas, asid};
+use granule::space::{Access, Advice, Fault, Rights, Space, SpaceError, Stats, Vmas, asid};
 use granule::table::{DirectMapped, Environment, Offset, TableError};
 use granule_kcore::cpus::MOST_CPUS;
 use granule_kcore::sizes;
@@ -52,8 +53,8 @@ static GONE: Lock<Stats> = Lock::new(Stats::NONE);
 pub(crate) trait Tables {
     /// See [`Space::map`].
     fn map(&mut self, start: u64, bytes: u64, rights: Rights, label: u8) -> Done;
-    /// See [`Space::unmap`].
-    fn unmap(&mut self, start: u64, bytes: u64) -> Done;
+    /// See [`Space::unmap`], or [`Space::map_over`] where an area comes.
+    fn replace(&mut self, start: u64, bytes: u64, new: Option<(Rights, u8)>) -> Done;
     /// See [`Space::discard`].
     fn discard(&mut self, start: u64, bytes: u64) -> Done;
     /// See [`Space::advise`].
@@ -90,6 +91,8 @@ type Memory<P, E> = UserMemory<P, <E as SpaceKind>::Ground>;
 struct Typed<P: Page, E: SpaceKind> {
     /// `None` only during the drop.
     space: Option<Space<'static, P, E::Environment, Memory<P, E>>>,
+    /// The memory of the areas: the drop takes the space first.
+    nodes: AreaNodes,
     /// The ASID that the space was given last.
     asid: Option<u16>,
 }
@@ -143,9 +146,6 @@ pub(super) fn close_numbers() {
     drop(NUMBERS.with(Option::take));
 }
 
-/// VMAs that a new space has room for; most programs need fewer.
-const FIRST_VMAS: usize = 64;
-
 /// An empty space; `None` if memory is exhausted, also without unused files.
 fn make<P: Page, E: SpaceKind>() -> Option<Boxed<Shared<Typed<P, E>>>> {
     loop {
@@ -173,11 +173,10 @@ fn try_make<P: Page, E: SpaceKind>() -> Option<Boxed<Shared<Typed<P, E>>>> {
         tlb: Hardware::new(platform.capabilities),
     };
     let environment = E::environment(parts, P::SIZE.bytes());
-    let mut areas = Array::new(FIRST_VMAS, |_| Vma::EMPTY)?;
-    // SAFETY: the space is dropped, or returns its areas, before `areas` is freed.
-    let lent = unsafe { core::slice::from_raw_parts_mut(areas.as_mut_ptr(), areas.len()) };
-    let space = Space::new(shape.lower, environment, lent, platform.settings).ok()?;
-    let _ = areas.leak();
+    // SAFETY: the drop of `Typed` drops the space first.
+    let mut nodes = unsafe { AreaNodes::new() };
+    let first = nodes.first()?;
+    let space = Space::new(shape.lower, environment, first, platform.settings).ok()?;
     Boxed::new(Shared {
         users: AtomicUsize::new(1),
         asid: SpaceAsid::none(),
@@ -187,6 +186,7 @@ fn try_make<P: Page, E: SpaceKind>() -> Option<Boxed<Shared<Typed<P, E>>>> {
         drop: drop_typed::<P, E>,
         tables: UnmaskedLock::new(Typed {
             space: Some(space),
+            nodes,
             asid: None,
         }),
     })
@@ -217,8 +217,8 @@ impl<P: Page, E: SpaceKind> Typed<P, E> {
         }
     }
 
-    /// Calls `what`, and again after enlarging the storage if the areas do not fit, or after dropping unused files
-    /// if memory is exhausted. An operation that fails has changed nothing.
+    /// Calls `what`, and again with more nodes if the areas lack some, or after dropping unused files if memory is
+    /// exhausted. An operation that fails has changed nothing.
     fn with_room<R>(
         &mut self,
         mut what: impl FnMut(
@@ -228,8 +228,10 @@ impl<P: Page, E: SpaceKind> Typed<P, E> {
         let space = self.space.as_mut().ok_or(SpaceError::NotEmpty)?;
         loop {
             match what(space) {
-                Err(full @ SpaceError::VmasFull { capacity }) => {
-                    enlarge::<P, E>(space, capacity * 2).ok_or(full)?;
+                Err(error @ SpaceError::OutOfVmaNodes { missing }) => {
+                    if !self.nodes.lend(space, missing) && !file_cache::shrink() {
+                        return Err(error);
+                    }
                 }
                 Err(
                     SpaceError::OutOfFrames { .. }
@@ -241,19 +243,6 @@ impl<P: Page, E: SpaceKind> Typed<P, E> {
     }
 }
 
-/// Gives a space room for `count` areas; `None` if memory is exhausted.
-fn enlarge<P: Page, E: SpaceKind>(
-    space: &mut Space<'static, P, E::Environment, Memory<P, E>>,
-    count: usize,
-) -> Option<()> {
-    let more = Array::new(count, |_| Vma::EMPTY)?;
-    // The new storage is at least as large as the old.
-    let old = space.enlarge_vmas(more.leak()).ok()?;
-    // SAFETY: `make` or an earlier call here leaked the storage, and it is freed once.
-    drop(unsafe { Array::from_static(old) });
-    Some(())
-}
-
 impl<P: Page, E: SpaceKind> Drop for Typed<P, E> {
     fn drop(&mut self) {
         let Some(mut space) = self.space.take() else {
@@ -262,10 +251,6 @@ impl<P: Page, E: SpaceKind> Drop for Typed<P, E> {
         space.clear(&mut UserMemory::new());
         let stats = space.stats();
         GONE.with(|gone| *gone = gone.and(stats));
-        if let Ok(areas) = space.enlarge_vmas(&mut []) {
-            // SAFETY: `make` or `enlarge` leaked the storage, and it is freed once.
-            drop(unsafe { Array::from_static(areas) });
-        }
         // SAFETY: the space has no user left, so no CPU is in it.
         let _ = unsafe { space.destroy(&mut UserMemory::new()) };
     }
@@ -275,9 +260,12 @@ impl<P: Page, E: SpaceKind> Tables for Typed<P, E> {
     fn map(&mut self, start: u64, bytes: u64, rights: Rights, label: u8) -> Done {
         self.with_room(|space| space.map(VirtualAddress(start), bytes, rights, label))
     }
-    fn unmap(&mut self, start: u64, bytes: u64) -> Done {
-        let done = self
-            .with_room(|space| space.unmap(VirtualAddress(start), bytes, &mut UserMemory::new()));
+    fn replace(&mut self, start: u64, bytes: u64, new: Option<(Rights, u8)>) -> Done {
+        let (at, frames) = (VirtualAddress(start), &mut UserMemory::new());
+        let done = self.with_room(|space| match new {
+            Some((rights, label)) => space.map_over(at, bytes, rights, label, frames),
+            None => space.unmap(at, bytes, frames),
+        });
         self.assume_visible(start, bytes);
         done
     }
@@ -333,13 +321,14 @@ impl<P: Page, E: SpaceKind> Tables for Typed<P, E> {
     fn fork(&mut self) -> Result<AddressSpace, SpaceError> {
         let address = VirtualAddress(0);
         let mut child = make::<P, E>().ok_or(SpaceError::OutOfFrames { address })?;
-        let count = self.vmas().all().len();
+        let needed = self.vmas().nodes();
         let Shared { tables, root, .. } = &mut *child;
         let other = tables.get_mut();
         self.with_room(|space| {
             let child = other.space.as_mut().ok_or(SpaceError::NotEmpty)?;
-            if child.vmas().capacity() < count {
-                enlarge::<P, E>(child, count).ok_or(SpaceError::OutOfFrames { address })?;
+            let missing = needed.saturating_sub(child.vmas().spare_nodes());
+            if !other.nodes.lend(child, missing) {
+                return Err(SpaceError::OutOfFrames { address });
             }
             space.fork_into(child, &mut UserMemory::new())
         })?;
@@ -349,11 +338,8 @@ impl<P: Page, E: SpaceKind> Tables for Typed<P, E> {
         Ok(erase(child))
     }
     fn vmas(&self) -> &Vmas<'static> {
-        static NONE: spin::Once<Vmas<'static>> = spin::Once::new();
-        match &self.space {
-            Some(space) => space.vmas(),
-            None => NONE.call_once(|| Vmas::new(&mut [])),
-        }
+        static NONE: Vmas<'static> = Vmas::new(0);
+        self.space.as_ref().map_or(&NONE, Space::vmas)
     }
     fn set_asid(&mut self, number: u16) {
         self.asid = Some(number);

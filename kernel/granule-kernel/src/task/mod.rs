@@ -2,8 +2,8 @@
 //!
 //! [`granule_linux_abi`] has the pure part of the arm64 Linux interface, and [`sched`](crate::sched) runs
 //! tasks on CPUs; this module has the processes. From below: [`owned`] keeps values in frames;
-//! [`platform`] has the page sizes of programs; [`frames`], [`space_environment`] and [`address_space`] make the
-//! library's address spaces; [`access`] copies from and to programs.
+//! [`platform`] has the page sizes of programs; [`frames`], [`area_nodes`], [`space_environment`] and [`address_space`]
+//! make the library's address spaces; [`access`] copies from and to programs.
 //! [`task_table`] is the table of tasks, [`process_table`] the process table behind its lock, and
 //! [`env`](mod@env) the calling process as system calls see it. [`process`] makes and ends processes;
 //! [`exec`] loads a program for [`execve`], from [`file_cache`]. Exceptions of EL0 arrive in [`entry`]; [`syscall`] has the
@@ -47,6 +47,7 @@
 
 pub(crate) mod access;
 pub(crate) mod address_space;
+mod area_nodes;
 pub(crate) mod entry;
 pub(crate) mod env;
 pub(crate) mod exec;

@@ -42,10 +42,24 @@ fn pieces_of(kernel: &Kernel, bytes: usize) -> Option<u64> {
     Some(pages.next_power_of_two()).filter(|_| kernel.geometry.page_size() > PageSize::MIN)
 }
 
+/// Returns the bytes of the smallest block, of which a value takes one at least.
+pub(super) fn smallest_block() -> usize {
+    let page = kernel_tables::kernel().map_or(PageSize::MIN.bytes(), Kernel::page);
+    let in_pieces = SMALL_IN_PIECES.load(Ordering::Relaxed);
+    (if in_pieces {
+        PageSize::MIN.bytes()
+    } else {
+        page
+    }) as usize
+}
+
 /// Several values in their own frames.
 pub(crate) type Array<T> = owned::Array<T, PageFrames>;
 /// One value in its own frames.
 pub(crate) type Boxed<T> = owned::Boxed<T, PageFrames>;
+
+/// Values in frames, or pieces of frames, that are added one by one.
+pub(crate) type Chain<T> = owned::Chain<T, PageFrames>;
 
 /// The page allocator's frames.
 #[derive(Clone, Copy, Debug)]

@@ -91,7 +91,7 @@ pub(crate) fn fork(current: &mut Current<'_>, clone: Clone) -> Result<Option<u32
 pub(crate) fn out_of_memory(error: SpaceError) -> Errno {
     match error {
         SpaceError::NotMapped { .. } | SpaceError::OutOfFrames { .. } => Errno::ENOMEM,
-        SpaceError::VmasFull { .. } => Errno::ENOMEM,
+        SpaceError::TooManyVmas { .. } | SpaceError::OutOfVmaNodes { .. } => Errno::ENOMEM,
         SpaceError::Occupied { .. } => Errno::EEXIST,
         SpaceError::Denied { .. } => Errno::EACCES,
         SpaceError::Tables(granule::table::TableError::OutOfTables { .. }) => Errno::ENOMEM,

@@ -230,6 +230,7 @@ fn platform(inputs: &Inputs<'_>) -> Result<Platform, Refused> {
         bbm: kernel_tables::kernel().map_or(Settings::PLAIN.bbm, |kernel| kernel.bbm),
         break_execute: common.errata.needs(Workaround::BreakOnExecuteRemoval),
         large_leaves: inputs.parameters.large_leaves,
+        most_vmas: inputs.parameters.most_areas,
     };
     let mut tcr = Tcr::new(cpu, Some(&own), Some(upper));
     if settings.hardware_access {

@@ -34,8 +34,7 @@ impl<T, F: Frames> Array<T, F> {
         Some(array)
     }
 
-    /// The values for the kernel's lifetime, or until [`from_static`](Self::from_static) takes them
-    /// back.
+    /// The values for the kernel's lifetime.
     pub fn leak(self) -> &'static mut [T]
     where
         T: 'static,
@@ -44,20 +43,6 @@ impl<T, F: Frames> Array<T, F> {
         core::mem::forget(self);
         // SAFETY: as in `deref_mut`, and nothing drops the values now.
         unsafe { &mut *values.as_ptr() }
-    }
-
-    /// # Safety
-    ///
-    /// `values` must be the whole result of [`leak`](Self::leak), passed once for each call of it, from
-    /// an array that was never [truncated](Self::truncate).
-    pub unsafe fn from_static(values: &'static mut [T]) -> Self {
-        let (count, bytes) = (values.len(), size_of_val(values));
-        Self {
-            // SAFETY: `new` made the block for this many values, and `leak` forgot it.
-            block: unsafe { Block::forgotten(NonNull::from(values).cast(), bytes) },
-            count,
-            values: PhantomData,
-        }
     }
 
     /// The initialised values.
@@ -153,15 +138,9 @@ mod tests {
     }
 
     #[test]
-    fn a_leaked_array_is_given_back_whole() {
+    fn a_truncated_array_has_the_first_values() {
         let before = host::held();
         let mut array = Array::new(9000, |index| index).unwrap();
-        let leaked = array.leak();
-        leaked[8999] = 1;
-        assert_eq!(host::held(), before + 1);
-        // SAFETY: the whole leaked slice, once.
-        array = unsafe { Array::from_static(leaked) };
-        assert_eq!((array.len(), array[8998], array[8999]), (9000, 8998, 1));
         array.truncate(9001);
         assert_eq!(array.len(), 9000);
         array.truncate(3);

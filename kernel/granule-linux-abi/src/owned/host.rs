@@ -34,6 +34,9 @@ pub(crate) type Array<T> = super::Array<T, HostFrames>;
 /// One value in frames for tests.
 pub(crate) type Boxed<T> = super::Boxed<T, HostFrames>;
 
+/// Blocks of values in frames for tests.
+pub(crate) type Chain<T> = super::Chain<T, HostFrames>;
+
 // SAFETY: the host's allocator gives aligned memory to one owner.
 unsafe impl Frames for HostFrames {
     fn allocate(bytes: usize) -> Option<NonNull<u8>> {

@@ -1,8 +1,8 @@
 //! Values in whole blocks of frames, allocated on demand and freed on drop. The kernel keeps all state
 //! of processes in such values, so its frame count after the last process shows every leak.
 //!
-//! [`Array`] is several values, [`Boxed`] is one. The frames come from the kernel's page allocator
-//! through [`Frames`]; tests count them and let them run out.
+//! [`Array`] is several values, [`Boxed`] is one, [`Chain`] is values in blocks that are added one by one. The frames
+//! come from the kernel's page allocator through [`Frames`]; tests count them and let them run out.
 //!
 //! Memory is whole frames, or pieces of frames once a program has another page size than the kernel.
 
@@ -10,11 +10,13 @@
 
 mod array;
 mod boxed;
+mod chain;
 #[cfg(test)]
 pub(crate) mod host;
 
 pub use array::Array;
 pub use boxed::Boxed;
+pub use chain::Chain;
 
 use core::fmt;
 use core::marker::PhantomData;

@@ -2,7 +2,7 @@
 
 use super::clock::{Took, frequency, pieces, print};
 use super::rounds::{Failure, MOST_ROUNDS, OPS, bytes, has, round};
-use super::{switches, turns};
+use super::{areas, switches, turns};
 use granule_programs::calls::{self, call, say};
 use granule_programs::start::{Start, number, page};
 
@@ -84,6 +84,9 @@ fn measure(start: Start) -> Result<(), Failure> {
     }
     if let Some(count) = after(start, b"programs=") {
         lines += switches::programs(page, number(count))?;
+    }
+    if let Some(counts) = after(start, b"areas=") {
+        lines += areas::measure(counts, page, rounds)?;
     }
     end(lines);
     Ok(())

@@ -9,6 +9,7 @@ mod fragmented;
 mod hostile;
 mod kexec;
 mod leave;
+mod limit;
 mod memory;
 mod processes;
 mod signals;
@@ -53,6 +54,7 @@ const TESTS: &[Test] = &[
     (b"memory", memory::memory),
     (b"groups", memory::groups),
     (b"areas", memory::areas),
+    (b"limit", limit::limit),
     (b"heap", memory::heap),
     (b"full", memory::full),
     (b"faults", faults::faults),

@@ -17,7 +17,7 @@ use granule::arch::{
     CpuFeatures, Descriptor, Geometry, IdRegisters, Page4K, PageSize, PhysicalAddress,
     Regime as LibraryRegime, VaRange, VirtualAddress,
 };
-use granule::space::{Access as Wish, LargeLeaves, Rights, Settings, Space, SpaceError, Vma};
+use granule::space::{Access as Wish, LargeLeaves, Rights, Settings, Space, SpaceError, VmaNode};
 use granule_model::{Access, AccessKind, Barrier, Event, Model, Outcome, Regime, System};
 use granule_testing::cases::times;
 use shuttle::rand::{Rng, thread_rng};
@@ -219,7 +219,7 @@ impl Program {
     }
 
     fn empty(&self) -> Tested {
-        match Space::new(self.geometry, self.machine.parts(), vmas(), SETTINGS) {
+        match Space::new(self.geometry, self.machine.parts(), nodes(), SETTINGS) {
             Ok(space) => space,
             Err(error) => panic!("{error}"),
         }
@@ -232,10 +232,12 @@ const SETTINGS: Settings = Settings {
     large_leaves: LargeLeaves::BLOCKS,
     bbm: BbmLevel::Level0,
     break_execute: false,
+    most_vmas: Settings::MOST_VMAS,
 };
 
-fn vmas() -> &'static mut [Vma] {
-    Vec::leak(vec![Vma::EMPTY; 40])
+/// Nodes for the VMAs of one space, which are few.
+fn nodes() -> &'static mut [VmaNode<'static>] {
+    Vec::leak(vec![VmaNode::EMPTY])
 }
 
 /// Three CPUs in one program, whose group lacks one page.
@@ -253,7 +255,7 @@ fn start(fault: Fault) -> Program {
         Err(error) => panic!("{error}"),
     };
     let machine = Machine::new(CPUS);
-    let mut space = match Tested::new(geometry, machine.parts(), vmas(), SETTINGS) {
+    let mut space = match Tested::new(geometry, machine.parts(), nodes(), SETTINGS) {
         Ok(space) => space,
         Err(error) => panic!("{error}"),
     };

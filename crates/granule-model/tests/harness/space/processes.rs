@@ -14,7 +14,7 @@ use crate::shape::Shape;
 use granule::arch::bbm::BbmLevel;
 use granule::arch::{Geometry, Page, PhysicalAddress, VirtualAddress};
 use granule::space::asid::SpaceAsid;
-use granule::space::{LargeLeaves, Rights, Settings, Space, SpaceError, Vma};
+use granule::space::{Rights, Settings, Space, SpaceError, VmaNode};
 use granule::table::{Environment, FreedTable, TableAllocator, TableRun, Visit};
 use granule_model::{Access, AccessKind, Event, Outcome, Regime, Visibility};
 use std::cell::RefCell;
@@ -137,9 +137,9 @@ impl<P: Page> Processes<P> {
             settings: Settings {
                 hardware_access: shape.hardware,
                 hardware_dirty: shape.hardware,
-                large_leaves: LargeLeaves::BLOCKS,
                 bbm: BbmLevel::from_number(shape.bbm_level.into()),
                 break_execute: shape.bbm_level >= 2,
+                ..Settings::PLAIN
             },
             tables,
             all: Vec::new(),
@@ -176,8 +176,8 @@ impl<P: Page> Processes<P> {
                 can: capabilities(&self.shape),
             },
         };
-        let vmas = Vec::leak(vec![Vma::EMPTY; 60]);
-        let space = Space::new(self.geometry, environment, vmas, self.settings)?;
+        let nodes = Vec::leak(vec![VmaNode::EMPTY, VmaNode::EMPTY, VmaNode::EMPTY]);
+        let space = Space::new(self.geometry, environment, nodes, self.settings)?;
         self.next_id += 1;
         Ok(Process {
             id: self.next_id,

@@ -1,6 +1,6 @@
 //! Random sequences of what processes and their kernel do.
 
-use super::processes::Processes;
+use super::processes::{Known, Processes};
 use crate::shape::Shape;
 use granule::arch::{Page, Page4K, Page16K, Page64K};
 use granule::space::{Access, Rights, SpaceError};
@@ -78,7 +78,11 @@ pub(super) fn step<P: Page>(
             let rights = rights(machine);
             machine.map(process, page, count, rights);
         }
-        4..=5 => {
+        4 => {
+            let done = machine.try_map_over(process, page, count, Rights::READ_WRITE);
+            refused += u64::from(ran_out(&done));
+        }
+        5 => {
             let done = machine.try_unmap(process, page, count);
             refused += u64::from(ran_out(&done));
             // Where nothing is left of a leaf, a new one may come.
@@ -119,6 +123,36 @@ pub(super) fn step<P: Page>(
     machine.tables.0.borrow_mut().left = u64::MAX;
     machine.check();
     refused
+}
+
+impl<P: Page> Processes<P> {
+    /// An error is one of memory.
+    fn try_map_over(
+        &mut self,
+        process: usize,
+        page: u64,
+        count: u64,
+        rights: Rights,
+    ) -> Result<(), SpaceError> {
+        let (start, bytes) = (self.address(page), count * self.page());
+        self.begin(process, page, count);
+        self.watch(process, (page + count, 1));
+        let one = &mut self.all[process];
+        let done = one
+            .space
+            .map_over(start, bytes, rights, 0, &mut self.frames);
+        if done.is_ok() {
+            let known = Known {
+                rights,
+                value: 0,
+                dirty: false,
+            };
+            one.pages
+                .extend((page..page + count).map(|page| (page, known)));
+        }
+        self.finish(Some(process));
+        done
+    }
 }
 
 /// A first process, which has written all pages of a window; the first of them.

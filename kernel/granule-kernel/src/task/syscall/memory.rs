@@ -75,7 +75,7 @@ pub(super) fn mmap(
             let end = hint.saturating_add(bytes);
             let fits = hint >= LOWEST && end <= platform::end();
             let (low, high) = (VirtualAddress(hint), VirtualAddress(end));
-            if fits && tables.vmas().overlapping(low, high).is_empty() {
+            if fits && tables.vmas().overlapping(low, high).next().is_none() {
                 start = hint;
             } else {
                 let top = VirtualAddress(crate::task::exec::mappings_end());
@@ -87,12 +87,13 @@ pub(super) fn mmap(
                         .find_gap(bytes, align.max(page), VirtualAddress(LOWEST), top);
                 start = gap.ok_or(Errno::ENOMEM)?.0;
             }
-        } else if flags & MAP_FIXED_NOREPLACE == 0 {
-            tables.unmap(start, bytes).map_err(out_of_memory)?;
         }
-        tables
-            .map(start, bytes, rights, LABEL)
-            .map_err(out_of_memory)?;
+        let done = if flags & (MAP_FIXED | MAP_FIXED_NOREPLACE) == MAP_FIXED {
+            tables.replace(start, bytes, Some((rights, LABEL)))
+        } else {
+            tables.map(start, bytes, rights, LABEL)
+        };
+        done.map_err(out_of_memory)?;
         Ok(start)
     })
 }
@@ -106,7 +107,7 @@ pub(super) fn munmap(current: &mut Current<'_>, [start, length, ..]: Arguments) 
     let space = current.memory().ok_or(Errno::EINVAL)?;
     let bytes = whole_pages(space.page_bytes(), start, length).map_err(|_| Errno::EINVAL)?;
     space
-        .with(|tables| tables.unmap(start, bytes))
+        .with(|tables| tables.replace(start, bytes, None))
         .map_err(out_of_memory)?;
     Ok(0)
 }
@@ -165,7 +166,7 @@ pub(super) fn brk(current: &mut Current<'_>, [wanted, ..]: Arguments) -> CallRes
         if new > old {
             tables.map(old, new - old, Rights::READ_WRITE, LABEL)
         } else if new < old {
-            tables.unmap(new, old - new)
+            tables.replace(new, old - new, None)
         } else {
             Ok(())
         }

@@ -14,7 +14,8 @@ pub(crate) const LONG: &str = "\
 Boot the kernel for every page size and each kernel for one, with the same program as the first
 process, and print what that counted: it maps memory, in large leaves or in pages of the base size
 alone, writes to each page, forks, writes again, changes permissions and back, and unmaps all. Then
-it switches to and from a program of each page size, and begins programs that wait. `over fixed` is
+it switches to and from a program of each page size, begins programs that wait, and with --areas
+changes one area among many. `over fixed` is
 what the choice of the page size at boot costs: the kernel for all against the one for that size.
 
 What is counted is instructions of program and kernel, from before a call until after it, by the
@@ -38,6 +39,9 @@ Examples:
 
   Quickly, one page size, for a program:
     granule bench user --bytes 64M --memory 512M --page-size 16k --rounds 1 --json
+
+  What mprotect and mmap take with few areas and with the most:
+    granule bench user --bytes 64M --rounds 1 --areas 256,2048,32768,65530
 
   Programs of all page sizes at once against each alone, on the kernel with 64K pages:
     granule bench user --together --page-size 64k --bytes 256M
@@ -96,8 +100,12 @@ pub struct Bench {
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(0..=10_000))]
     pub programs: u32,
 
+    /// Numbers of areas with which to change one of them; none leaves that out
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(128..))]
+    pub areas: Vec<u32>,
+
     /// Instead, have programs of all page sizes touch, fork and unmap such memory at once, and each alone
-    #[arg(long, conflicts_with_all = ["build", "programs"])]
+    #[arg(long, conflicts_with_all = ["build", "programs", "areas"])]
     pub together: bool,
 
     /// CPU in QEMU's own words

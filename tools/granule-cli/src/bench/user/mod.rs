@@ -137,7 +137,13 @@ impl Bench {
             words += " large";
         }
         match cell.programs {
-            Programs::One => words += &format!(" switches programs={}", self.programs),
+            Programs::One => {
+                words += &format!(" switches programs={}", self.programs);
+                if !self.areas.is_empty() {
+                    let counts: Vec<_> = self.areas.iter().map(u32::to_string).collect();
+                    words += &format!(" areas={}", counts.join(","));
+                }
+            }
             Programs::Alone(size) => words += &format!(" together={}", size.bytes()),
             Programs::Together => {
                 let sizes = SIZES.map(|size| size.bytes().to_string());
@@ -270,7 +276,8 @@ impl Benchmark for Bench {
         } else {
             1
         };
-        BOOT + u64::from(self.rounds) * programs * (pages * PAGE + self.bytes / 4)
+        let areas: u64 = self.areas.iter().map(|count| u64::from(*count)).sum();
+        BOOT + u64::from(self.rounds) * programs * (pages * PAGE + self.bytes / 4) + areas * PAGE
     }
 
     fn request(&self, cell: &Cell) -> Request {

@@ -35,7 +35,10 @@ use crate::sizes::show_size;
 ///   of five rounds;
 /// - `programs-N` (`--programs N`): what N small programs of 4K pages take that wait for input at once: all
 ///   memory that is gone, with their tables, stacks, and what the kernel keeps for each. Not on kernels that
-///   have no programs of 4K.
+///   have no programs of 4K;
+/// - `mprotect-split-N` and `mprotect-merge-N` (`--areas N`): `mprotect` of the middle page of an area, which makes
+///   it three areas, and back, where the program has N areas; `mmap-N` and `munmap-N`: of two pages, where N areas
+///   have single free pages between them. Some areas fewer than N, so that none of these goes beyond it.
 ///
 /// With `--together` there is a program of each page size, and a kind of work of each is a row. They take turns,
 /// so that the counts of one are its own, while the others wait with all their memory. A round is `touch`, `fork`
@@ -100,7 +103,7 @@ struct RowObject {
     op: String,
     /// Number of pages; null for work that is not on memory.
     pages: Option<u64>,
-    /// Number of repetitions of the work between two readings of the clock: 1, but for switches.
+    /// Number of repetitions of the work between two readings of the clock: 1, but for switches and `--areas`.
     times: u64,
     /// Instructions of kernel and program from before the work until after it, in the round with the fewest; in
     /// steps of 16; null for `programs-N`.

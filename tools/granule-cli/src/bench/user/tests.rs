@@ -13,6 +13,7 @@ pub(super) fn bench() -> Bench {
         bytes: 1 << 30,
         rounds: 3,
         programs: 1000,
+        areas: Vec::new(),
         together: false,
         cpu: "neoverse-n1".into(),
         folder: Some("/nonexistent".into()),
@@ -65,6 +66,16 @@ fn kernel_and_program_have_the_word_of_the_leaves() {
         off.words(&off.cells()[0]),
         "user_large_leaves=off -- 1073741824 3 switches programs=1000"
     );
+}
+
+#[test]
+fn numbers_of_areas_are_words_of_the_program() {
+    let bench = Bench {
+        areas: vec![256, 65_530],
+        ..bench()
+    };
+    let words = bench.words(&bench.cells()[0]);
+    assert!(words.ends_with(" programs=1000 areas=256,65530"), "{words}");
 }
 
 #[test]

@@ -22,6 +22,7 @@ fn bench(page_size: PageSize, builds: &[Build], pages: u64, large_leaves: bool) 
         bytes,
         rounds: 2,
         programs: 0,
+        areas: Vec::new(),
         together: false,
         cpu: "neoverse-n1".into(),
         folder: Some(built("Image", "cargo xtask image").with_file_name("")),
@@ -285,6 +286,35 @@ fn twice_the_pages_are_twice_the_work() {
         let [some, twice] = [&some, &twice].map(|done| instructions(&done.rows[0], op));
         let factor = twice as f64 / some as f64;
         assert!((1.2..2.1).contains(&factor), "{op}: {some}, then {twice}");
+    }
+}
+
+/// The goals for `mprotect` of one area, and that no call depends on the number of areas.
+#[test]
+fn one_area_among_many_takes_little_more_than_among_few() {
+    let counts = [256, 2048, 32_768, 65_530];
+    let bench = Bench {
+        areas: counts.to_vec(),
+        ..bench(PageSize::K4, &[Build::Boot], 512, true)
+    };
+    let done = measure(&bench);
+    let table = series::table(&bench, &done);
+    let each = |op: &str| {
+        counts.map(|count| {
+            let name = format!("{op}-{count}");
+            let ops = &done.rows[0].figures.as_ref().unwrap().ops;
+            let found = ops.iter().find(|found| found.name == name).unwrap();
+            found.time.unwrap().best / found.times.unwrap()
+        })
+    };
+    for op in ["mprotect-split", "mprotect-merge"] {
+        let [few, some, many, most] = each(op);
+        assert!(some <= 4000 && many <= 5000, "{table}");
+        assert!(most * 2 <= few * 3, "{table}");
+    }
+    for op in ["mmap", "munmap"] {
+        let [few, _, _, most] = each(op);
+        assert!(most <= few * 2, "{table}");
     }
 }
 

@@ -131,6 +131,19 @@ fn areas_beside_each_other_have_each_their_own_rights() {
     everywhere("areas", "apart");
 }
 
+/// By default, and as the command line states.
+#[test]
+fn areas_are_limited_in_number() {
+    everywhere("limit", "limited");
+    for (size, cpus) in SIZES.into_iter().zip([1, 2, 1]) {
+        let request = Request {
+            append: Some("user_max_map_count=200".into()),
+            ..machine(size, cpus)
+        };
+        well(&request, "limit 200", "limited");
+    }
+}
+
 #[test]
 fn registers_are_a_process_s_own() {
     everywhere("registers", "kept");
