@@ -43,11 +43,12 @@ impl MergeCandidates {
     pub fn add(&mut self, start: u64, last: u64, time: u64) {
         // Most ranges lie inside one that is noted already.
         let place = self.ranges.partition_point(|old| old.last < start);
-        if let Some(old) = self.ranges.get_mut(place) {
-            if old.start <= start && last <= old.last {
-                old.time = time;
-                return;
-            }
+        if let Some(old) = self.ranges.get_mut(place)
+            && old.start <= start
+            && last <= old.last
+        {
+            old.time = time;
+            return;
         }
         let mut new = Candidate { start, last, time };
         self.ranges.retain(|old| {

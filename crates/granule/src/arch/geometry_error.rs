@@ -4,7 +4,7 @@ use super::page_size::{Level, PageSize};
 use super::regime::Regime;
 use core::fmt;
 
-/// Why a [`Geometry`] is impossible.
+/// Why a [`Geometry`](super::Geometry) is impossible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GeometryError {

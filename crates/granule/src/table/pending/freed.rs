@@ -7,9 +7,9 @@
 use crate::arch::PhysicalAddress;
 
 /// A table page that no CPU can reach any more, for
-/// [`TableAllocator::free`](super::TableAllocator::free).
+/// [`TableAllocator::free`](crate::table::TableAllocator::free).
 ///
-/// The operations of [`PageTables`] make this value after they invalidated the TLB. A table that
+/// The operations of [`PageTables`](crate::table::PageTables) make this value after they invalidated the TLB. A table that
 /// may still be walked cannot be freed, because its address alone is not enough:
 ///
 /// ```compile_fail,E0308
