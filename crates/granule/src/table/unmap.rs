@@ -1,7 +1,8 @@
 //! Unmapping a range, and freeing the tables that become empty.
 //!
-//! The operation clears and records entries. Empty tables go into the chain of the tree's
-//! [pending](super::pending) changes, and the flush at the end frees them.
+//! The operation clears and records entries. Empty tables of a live tree go into the chain of its
+//! [pending](super::pending) changes, and the flush at the end frees them. A tree that no CPU walks
+//! frees them at once.
 
 use super::stage::Stage;
 use super::walk::Slot;

@@ -2,9 +2,9 @@
 //! offset.
 //!
 //! An operation is one loop: it finds the [`Place`] of the next offset, does to a run of entries
-//! there what their state asks for, and goes on behind them. So an operation holds no tables but the
-//! one it works on, and does not recurse. One walk serves all entries of a table; it loads one
-//! entry a level, which costs less than the entries of the table that it leads to.
+//! there what their state asks for, and goes on behind them. So the loop holds no table but the one
+//! it works on. One walk, which loads one entry a level, serves all entries of a table. What builds,
+//! visits or frees a whole subtree recurses, at most once a level.
 //!
 //! Offsets count from the base of the half, so nothing here wraps.
 
