@@ -90,24 +90,6 @@ fn boot_record(reason: u32, message: &str) -> Vec<u8> {
     record
 }
 
-/// Writes to 1024 pages of RAM, 4 MiB from each other, prints `.` and powers
-/// off.
-pub(crate) fn touches_4_gib_here_and_there(el: u8) -> Vec<u8> {
-    let mut code = vec![
-        X9_UART,
-        0xd2b0_000a, // movz x10, #0x8000, lsl #16
-        0xd280_800b, // movz x11, #1024
-        0xf900_015f, // str xzr, [x10]
-        0x9150_014a, // add x10, x10, #0x400, lsl #12
-        0xf100_056b, // subs x11, x11, #1
-        0x54ff_ffa1, // b.ne .-12
-        0x5280_05cb, // movz w11, #0x2e
-        0xb900_012b, // str w11, [x9]
-    ];
-    code.extend(power_off(el));
-    image(&code, &[], 1 << 20)
-}
-
 /// Turns round `65536 * turns` times, prints by how much the virtual counter went on
 /// meanwhile, 8 bytes, and powers off. It has a boot record, so that it is
 /// looked at while it runs.
@@ -139,14 +121,32 @@ fn prints_register(register: u32) -> impl Iterator<Item = u32> {
 
 /// Parks with this message in the boot record, never printing.
 pub(crate) fn parks(message: &str) -> Vec<u8> {
-    let mut code = vec![
-        adr(10, 48), // the record, 192 bytes behind this instruction
-        0x5280_006b, // movz w11, #3
-        0xb900_154b, // str w11, [x10, #20]
-        0xd503_3f9f, // dsb sy
-        0xd503_207f, // wfi
-        0x17ff_ffff, // b .-4
+    parks_after(&[], message)
+}
+
+/// Writes to 1024 pages of RAM, 4 MiB from each other, and then parks with this message.
+pub(crate) fn touches_4_gib_here_and_there_and_parks(message: &str) -> Vec<u8> {
+    let touch = [
+        0xd2b0_000a, // movz x10, #0x8000, lsl #16
+        0xd280_800b, // movz x11, #1024
+        0xf900_015f, // str xzr, [x10]
+        0x9150_014a, // add x10, x10, #0x400, lsl #12
+        0xf100_056b, // subs x11, x11, #1
+        0x54ff_ffa1, // b.ne .-12
     ];
+    parks_after(&touch, message)
+}
+
+fn parks_after(first: &[u32], message: &str) -> Vec<u8> {
+    let mut code = first.to_vec();
+    code.extend([
+        adr(10, 48 - code.len() as u32), // the record, 192 bytes behind the first instruction
+        0x5280_006b,                     // movz w11, #3
+        0xb900_154b,                     // str w11, [x10, #20]
+        0xd503_3f9f,                     // dsb sy
+        0xd503_207f,                     // wfi
+        0x17ff_ffff,                     // b .-4
+    ]);
     code.resize(48, 0);
     image(&code, &boot_record(42, message), 1 << 20)
 }
