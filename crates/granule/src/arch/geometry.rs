@@ -5,11 +5,14 @@
 //! descriptor that was encoded before the loop, so they never look at the output format and are
 //! generic over the page size alone. The code therefore has three instances, not six.
 
-use super::address::{PhysicalAddress, VirtualAddress};
+mod address_bits;
+
+use super::address::VirtualAddress;
 use super::features::{CpuFeatures, Support};
 use super::geometry_error::GeometryError;
 use super::page_size::{Level, PageSize};
 use super::regime::Regime;
+use address_bits::AddressBits;
 
 /// The half of the address space, and so its translation table base register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -55,31 +58,6 @@ pub struct Geometry {
     address: AddressBits,
     /// The highest level at which hardware decodes a leaf.
     top_leaf: Level,
-}
-
-/// The address bits of a descriptor: those in place, and those of the highest address bits, which the
-/// 52-bit formats keep further down.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct AddressBits {
-    in_place: u64,
-    moved: u64,
-    /// The distance of `moved` from its place in the address.
-    distance: u32,
-}
-
-impl AddressBits {
-    const fn of(format: OutputFormat) -> Self {
-        let (high, moved, distance) = match format {
-            OutputFormat::Bits48 => (47, 0, 0),
-            OutputFormat::Lpa2 => (49, mask(9, 8), 42),
-            OutputFormat::Lpa => (47, mask(15, 12), 36),
-        };
-        Self {
-            in_place: mask(high, 0),
-            moved,
-            distance,
-        }
-    }
 }
 
 impl Geometry {
@@ -174,7 +152,7 @@ impl Geometry {
                 VaRange::Upper => VirtualAddress(u64::MAX << va_bits),
             },
             span: 1 << va_bits,
-            address: AddressBits::of(format),
+            address: AddressBits::of(format, page_size, pa_bits),
             top_leaf: top_leaf(page_size, format),
         }
     }
@@ -436,36 +414,6 @@ impl Geometry {
                     .chain(Some(single))
             })
     }
-
-    /// The address bits of a descriptor that holds `address` in this format.
-    #[must_use]
-    #[inline]
-    pub const fn address_bits(&self, address: PhysicalAddress) -> u64 {
-        let AddressBits {
-            in_place,
-            moved,
-            distance,
-        } = self.address;
-        (address.0 & in_place) | ((address.0 >> distance) & moved)
-    }
-
-    /// The address bits of a table descriptor that are in place, and those that are moved.
-    #[inline(always)]
-    pub(crate) const fn table_bits(&self) -> (u64, u64) {
-        (self.address.in_place, self.address.moved)
-    }
-
-    /// The address in a descriptor of this format, without the bits below `low`: the inverse of
-    /// [`address_bits`](Self::address_bits).
-    #[inline(always)]
-    pub(crate) const fn address_in(&self, bits: u64, low: u32) -> PhysicalAddress {
-        let AddressBits {
-            in_place,
-            moved,
-            distance,
-        } = self.address;
-        PhysicalAddress((bits & in_place & (u64::MAX << low)) | ((bits & moved) << distance))
-    }
 }
 
 /// The highest level at which hardware decodes a leaf.
@@ -493,10 +441,4 @@ pub struct LeafSize {
     pub contiguous: bool,
     /// The size in bytes: of the group if it is one, else of the entry.
     pub bytes: u64,
-}
-
-/// Ones in bits `high` to `low`.
-#[inline]
-const fn mask(high: u32, low: u32) -> u64 {
-    (u64::MAX >> (63 - high)) & (u64::MAX << low)
 }

@@ -244,10 +244,10 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// updates and whose frames are one aligned run. Returns whether it did. A block comes in its place by
     /// [`make_blocks`](Self::make_blocks), before anything else is done.
     pub(crate) fn break_table(&mut self, offset: u64, broken: &mut BrokenTables) -> bool {
-        let Some((link, table)) = self.link_of_pages(offset) else {
-            return false;
-        };
-        if !self.is_like_a_block(table) {
+        let above = self.place_to(offset, BLOCK);
+        let (link, table) = (above.slot, self.output(above.entry));
+        // A block could not be above its level.
+        if above.level != BLOCK || !above.entry.is_table(BLOCK) || !self.is_like_a_block(table) {
             return false;
         }
         if broken.count == MOST_KEPT {
@@ -286,23 +286,6 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         }
         broken.count = 0;
         self.publish();
-    }
-
-    /// The entry that leads to the last-level table for `offset`, and that table, if a block could be there.
-    fn link_of_pages(&self, offset: u64) -> Option<(Slot, PhysicalAddress)> {
-        let (mut table, mut level) = (self.root, self.geometry.start_level());
-        loop {
-            let index = Self::index(offset, level);
-            let entry = self.load(table, index);
-            if !entry.is_table(level) {
-                return None;
-            }
-            let below = self.output(entry);
-            if level == BLOCK {
-                return Some((Slot { table, index }, below));
-            }
-            (table, level) = (below, level.next());
-        }
     }
 
     /// Whether all entries of a last-level table together translate as one block could.

@@ -3,11 +3,11 @@
 //! The cursor only keeps its place. What it does at the place is in [`near`](super::near), or in the
 //! general operations where that does not apply.
 
-use super::near::{Done, Few};
+use super::near::Done;
 use super::piece::Leaves;
 use super::stage::{Stage, Stage1};
 use super::unmap::{CLEAR, EmptyTables};
-use super::walk::Slot;
+use super::walk::{Place, Slot};
 use super::{Holes, PageTables, TableEnvironment, TableError};
 use crate::arch::PhysicalAddress;
 use crate::arch::page_size::{Level, Page};
@@ -82,10 +82,8 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageCursor<'_, P, E, S> {
         attributes: S::Attributes,
     ) -> Result<(), TableError> {
         let bits = S::encode(&attributes, &self.tables.geometry);
-        let aligned = output.0 & (P::SIZE.bytes() - 1) == 0;
-        let few = self.find().filter(|_| aligned);
-        let fits = output.0 >> self.tables.geometry.pa_bits() == 0;
-        if !(fits && few.is_some_and(|few| self.tables.map_few(&few, output, bits))) {
+        let page = self.find();
+        if !page.is_some_and(|page| self.tables.map_entry(&page, output, bits)) {
             self.known = 0;
             let (start, bytes) = (self.address(), P::SIZE.bytes());
             self.tables
@@ -103,8 +101,9 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageCursor<'_, P, E, S> {
     #[inline]
     pub fn protect(&mut self, change: S::PermissionChange, holes: Holes) -> Result<(), TableError> {
         let bits = S::bits(change, &self.tables.geometry);
-        let few = self.find();
-        if few.is_none_or(|few| self.tables.change_few(&few, bits, EmptyTables::Keep) == Done::No) {
+        let (at, page) = (self.at, self.find());
+        let mut change = |page| self.tables.change_entry(&page, at, bits, EmptyTables::Keep);
+        if page.is_none_or(|page| change(page) == Done::No) {
             self.known = 0;
             let (start, bytes) = (self.address(), P::SIZE.bytes());
             self.tables.change(start, bytes, bits, holes)?;
@@ -121,8 +120,8 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageCursor<'_, P, E, S> {
     /// As for [`PageTables::unmap`].
     #[inline]
     pub fn unmap(&mut self, empty: EmptyTables) -> Result<(), TableError> {
-        let few = self.find();
-        match few.map(|few| self.tables.change_few(&few, CLEAR, empty)) {
+        let (at, page) = (self.at, self.find());
+        match page.map(|page| self.tables.change_entry(&page, at, CLEAR, empty)) {
             Some(Done::Yes) => {}
             Some(Done::YesAndFreed) => self.known = 0,
             Some(Done::No) | None => {
@@ -164,18 +163,17 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageCursor<'_, P, E, S> {
 
     /// The entry of the page, looked up if its table is not known.
     #[inline(always)]
-    fn find(&mut self) -> Option<Few> {
+    fn find(&mut self) -> Option<Place> {
         if self.known == 0 {
             (self.table, self.known) = self.tables.look_up(self.at);
             if self.known == 0 {
                 return None;
             }
         }
-        let index = PageTables::<P, E, S>::index(self.at, Level::L3);
-        let slot = Slot {
-            table: self.table,
-            index,
-        };
-        Some(Few::page(slot, self.at))
+        let (table, level) = (self.table, Level::L3);
+        let index = PageTables::<P, E, S>::index(self.at, level);
+        let entry = self.tables.load(table, index);
+        let slot = Slot { table, index };
+        Some(Place { slot, level, entry })
     }
 }

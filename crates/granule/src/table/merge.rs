@@ -124,7 +124,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
                 && is_whole
                 && above >= merging.leaves.top
                 && self.geometry.leaf_allowed(above);
-            let link = self.link_of(at - 1, level);
+            let link = self.place_to(at - 1, level.above()).slot;
             if !(wanted && self.merge_table(link, above, start, table, merging)) {
                 self.merge_groups(table, level, from.max(start), at, merging);
             }

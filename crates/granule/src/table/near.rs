@@ -1,31 +1,23 @@
-//! Mapping, changing and unmapping a few whole entries of one table that exists, or of two
-//! neighbours: a page, some pages that follow each other, a block.
+//! Mapping, changing and unmapping what lies close together: a page, a block, or a few pages of one
+//! table that exists or of two neighbours.
 //!
 //! Each operation here does the usual case, or does nothing and returns false: then the general
 //! operation does it or says why it is impossible. So these functions decide no error, reserve no
 //! table and split no leaf. What they do is the same to the last barrier.
+//!
+//! One walk serves all cases. Its way to the last level, and a size that the compiler knows, leave
+//! of the rest what one page needs.
 
 use super::piece::Leaves;
-use super::plan::OUTPUT_RUN_SHIFT;
 use super::stage::Stage;
 use super::unmap::EmptyTables;
-use super::walk::Slot;
+use super::walk::{Place, Slot};
 use super::{BitChange, BitPattern, PageTables, TableEnvironment};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, PhysicalAddress};
 
-/// The most entries that a loop over single ones handles faster than the general operation.
+/// The most pages that a loop over single ones handles faster than the general operation.
 const FEW: usize = 16;
-
-/// A few whole entries of one table.
-#[derive(Clone, Copy)]
-pub(super) struct Few {
-    pub(super) first: Slot,
-    pub(super) level: Level,
-    pub(super) count: usize,
-    /// The first offset that they translate.
-    pub(super) from: u64,
-}
 
 /// Whether entries were changed.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -38,89 +30,39 @@ pub(super) enum Done {
     YesAndFreed,
 }
 
-impl Few {
-    /// The indices of the entries.
-    #[inline(always)]
-    const fn indices(&self) -> core::ops::Range<usize> {
-        self.first.index..self.first.index + self.count
-    }
-
-    /// The offset behind them.
-    #[inline(always)]
-    const fn end<P: Page>(&self) -> u64 {
-        self.from + ((self.count as u64) << P::SIZE.level_shift(self.level))
-    }
-
-    /// The page at `offset`, whose entry is `first`.
-    pub(super) const fn page(first: Slot, offset: u64) -> Self {
-        Self {
-            first,
-            level: Level::L3,
-            count: 1,
-            from: offset,
-        }
-    }
-}
-
 impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
-    /// The offsets of a range that lies in the space and is not empty.
+    /// The offset of an address in the space, and the last entry on the way there.
     #[inline(always)]
-    fn range(&self, start: S::Input, bytes: u64) -> Option<(u64, u64)> {
+    fn near(&self, start: S::Input) -> Option<(u64, Place)> {
         let from = self.geometry.offset(S::address(start))?;
-        if bytes.wrapping_sub(1) < self.geometry.span() - from {
-            Some((from, from + bytes))
-        } else {
-            None
-        }
+        Some((from, self.near_place(from)))
     }
 
-    /// The entries of one table that translate a range from its first offset on, if they are whole
-    /// and at most `most`, at a level that may have leaves, for outputs from `output` on that are as
-    /// aligned.
+    /// Whether a range is one entry of this level, which may be a leaf. `start` has the bits of all of
+    /// its first addresses.
     #[inline(always)]
-    fn few(&self, from: u64, to: u64, output: u64, most: usize) -> Option<Few> {
-        let start_level = self.geometry.start_level();
-        let mut table = self.root_of(from);
-        let (in_place, moved) = self.geometry.table_bits();
-        // Written out, the steps have constant shifts. Tables whose addresses have bits that a 52-bit
-        // format moves are left to the general operation, so that no step waits for those.
-        macro_rules! steps {
-            ($($above:ident)+) => {
-                'found: {
-                    $(
-                        if start_level <= Level::$above {
-                            let level = Level::$above;
-                            let index = Self::index(from, level);
-                            let entry = self.load(table, index);
-                            if !BitPattern::TABLE.matches(entry) {
-                                break 'found (index, level);
-                            }
-                            if entry.0 & moved != 0 {
-                                return None;
-                            }
-                            table = PhysicalAddress(entry.0 & in_place & !(P::SIZE.bytes() - 1));
-                        }
-                    )+
-                    (Self::index(from, Level::L3), Level::L3)
-                }
-            };
-        }
-        let (index, level) = if P::SIZE.has_minus1() {
-            steps!(Minus1 L0 L1 L2)
-        } else {
-            steps!(L0 L1 L2)
-        };
-        let shift = P::SIZE.level_shift(level);
-        let count = ((to - from) >> shift) as usize;
-        let fits = (from | to | output) & ((1 << shift) - 1) == 0
-            && count.wrapping_sub(1) < most
-            && self.geometry.leaf_allowed(level);
-        fits.then_some(Few {
-            first: Slot { table, index },
-            level,
-            count: count.min(P::SIZE.entries() - index),
-            from,
-        })
+    fn is_entry(&self, start: u64, bytes: u64, level: Level) -> bool {
+        bytes == P::SIZE.entry_bytes(level)
+            && start & (bytes - 1) == 0
+            && self.geometry.leaf_allowed(level)
+    }
+
+    /// The number of pages of a range in the space from the offset `from` on, if it is at most `most`.
+    #[inline(always)]
+    fn few(&self, from: u64, bytes: u64, most: usize) -> Option<usize> {
+        let count = bytes >> P::SIZE.shift();
+        let fits = count.wrapping_sub(1) < most as u64
+            && (from | bytes) & (P::SIZE.bytes() - 1) == 0
+            && bytes <= self.geometry.span() - from;
+        fits.then_some(count as usize)
+    }
+
+    /// Whether outputs, of which these are the first page and the last, are pages below 2^48. No format
+    /// moves a bit of those.
+    #[inline(always)]
+    fn is_near(&self, first: PhysicalAddress, last: PhysicalAddress) -> bool {
+        let (near, _) = self.geometry.near_bits();
+        (first.0 | last.0) & !near == 0
     }
 
     /// As [`map`](Self::map) with encoded attributes.
@@ -133,89 +75,109 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         bits: u64,
         leaves: Leaves,
     ) -> bool {
-        // No contiguous group is this small.
-        let most = FEW - usize::from(leaves.contiguous);
-        let Some((from, to)) = self.range(start, bytes) else {
+        let Some((from, place)) = self.near(start) else {
             return false;
         };
-        // No run of outputs below the format's break crosses it.
-        let output_bits = self.geometry.pa_bits().min(OUTPUT_RUN_SHIFT);
-        let last = output.0.wrapping_add(bytes - 1);
-        match self.few(from, to, output.0, most) {
-            Some(few) if (output.0 | last) >> output_bits == 0 && few.level >= leaves.top => {
-                if few.end::<P>() == to {
-                    self.map_few(&few, output, bits)
+        if self.is_entry(from | output.0, bytes, place.level) {
+            return place.level >= leaves.top && self.map_entry(&place, output, bits);
+        }
+        // No contiguous group is this small.
+        let most = FEW - usize::from(leaves.contiguous);
+        let last = output.wrapping_add(bytes.wrapping_sub(P::SIZE.bytes()));
+        match self.few(from, bytes, most) {
+            Some(count) if place.level.is_last() && self.is_near(output, last) => {
+                let Slot { table, index } = place.slot;
+                if index + count <= P::SIZE.entries() {
+                    let slot = |page| Slot {
+                        table,
+                        index: index + page,
+                    };
+                    self.map_few(count, slot, output, bits)
                 } else {
-                    self.map_two(&few, to, output, bits, most)
+                    self.map_across(from, count, output, bits)
                 }
             }
             _ => false,
         }
     }
 
-    /// Maps entries, if all are empty.
+    /// Maps an entry, if it is empty.
     #[inline(always)]
-    pub(super) fn map_few(&mut self, few: &Few, output: PhysicalAddress, bits: u64) -> bool {
-        if !self.are_empty(few) {
+    pub(super) fn map_entry(&mut self, place: &Place, output: PhysicalAddress, bits: u64) -> bool {
+        if !BitPattern::EMPTY.matches(place.entry) || !self.is_near(output, output) {
             return false;
         }
-        self.fill_few(few, output, bits);
-        if self.is_live() {
-            self.pending.made_valid();
-            self.publish();
+        let leaf = Descriptor(output.0 | bits | BitPattern::leaf(place.level).value);
+        self.store(place.slot.table, place.slot.index, leaf, self.visibility());
+        self.publish_valid();
+        true
+    }
+
+    /// Maps pages, if all entries are empty. `slot` has the entry of each.
+    #[inline(always)]
+    fn map_few(
+        &mut self,
+        count: usize,
+        slot: impl Fn(usize) -> Slot,
+        output: PhysicalAddress,
+        bits: u64,
+    ) -> bool {
+        let mut all = 0;
+        for Slot { table, index } in (0..count).map(&slot) {
+            all |= self.load(table, index).0;
         }
+        if !BitPattern::EMPTY.matches(Descriptor(all)) {
+            return false;
+        }
+        let mut page = Descriptor(output.0 | bits | BitPattern::PAGE.value);
+        let how = self.visibility();
+        for Slot { table, index } in (0..count).map(&slot) {
+            self.store(table, index, page, how);
+            page.0 = page.0.wrapping_add(P::SIZE.bytes());
+        }
+        self.publish_valid();
         true
     }
 
     /// As [`map_few`](Self::map_few), of the last entries of one table and the first of the next.
     #[cold]
     #[inline(never)]
-    fn map_two(
-        &mut self,
-        few: &Few,
-        to: u64,
-        output: PhysicalAddress,
-        bits: u64,
-        most: usize,
-    ) -> bool {
-        let end = few.end::<P>();
-        let behind = output.wrapping_add(end - few.from);
-        match self.few_behind(end, to, behind.0, most) {
-            Some(next) if next.level == few.level && next.end::<P>() == to => {
-                if !self.are_empty(few) || !self.are_empty(&next) {
-                    return false;
-                }
-                self.fill_few(few, output, bits);
-                self.fill_few(&next, behind, bits);
-                self.pending.made_valid();
-                self.publish();
-                true
-            }
-            _ => false,
+    fn map_across(&mut self, from: u64, count: usize, output: PhysicalAddress, bits: u64) -> bool {
+        match self.across(from, count) {
+            Some(slot) => self.map_few(count, slot, output, bits),
+            None => false,
         }
     }
 
-    /// [`few`](Self::few), out of line.
-    #[inline(never)]
-    fn few_behind(&self, from: u64, to: u64, output: u64, most: usize) -> Option<Few> {
-        self.few(from, to, output, most)
+    /// The entries of pages in two tables.
+    #[inline(always)]
+    fn across(&self, from: u64, count: usize) -> Option<impl Fn(usize) -> Slot + use<P, E, S>> {
+        let last = from + (((count - 1) as u64) << P::SIZE.shift());
+        let first = self.place(from).slot;
+        let Place {
+            slot: next, level, ..
+        } = self.place(last);
+        let slot = move |page| {
+            let index = first.index + page;
+            let table = if index < P::SIZE.entries() {
+                first.table
+            } else {
+                next.table
+            };
+            Slot {
+                table,
+                index: index & (P::SIZE.entries() - 1),
+            }
+        };
+        level.is_last().then_some(slot)
     }
 
-    /// Whether all of these entries are empty.
+    /// Makes entries that became valid usable.
     #[inline(always)]
-    fn are_empty(&self, few: &Few) -> bool {
-        let empty = |index| BitPattern::EMPTY.matches(self.load(few.first.table, index));
-        few.indices().all(empty)
-    }
-
-    /// Stores the leaves of these entries.
-    #[inline(always)]
-    fn fill_few(&mut self, few: &Few, output: PhysicalAddress, bits: u64) {
-        let mut leaf = Descriptor::leaf(&self.geometry, few.level, output, bits);
-        let how = self.visibility();
-        for index in few.indices() {
-            self.store(few.first.table, index, leaf, how);
-            leaf.0 = leaf.0.wrapping_add(P::SIZE.entry_bytes(few.level));
+    fn publish_valid(&mut self) {
+        if self.is_live() {
+            self.pending.made_valid();
+            self.publish();
         }
     }
 
@@ -228,143 +190,188 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         change: BitChange,
         empty: EmptyTables,
     ) -> bool {
-        let Some((from, to)) = self.range(start, bytes) else {
+        let Some((from, place)) = self.near(start) else {
             return false;
         };
-        match self.few(from, to, 0, FEW) {
-            Some(few) if few.end::<P>() == to => self.change_few(&few, change, empty) != Done::No,
-            Some(few) => self.change_two(&few, to, change, empty),
-            None => false,
+        if self.is_entry(from, bytes, place.level) {
+            return self.change_entry(&place, from, change, empty) != Done::No;
+        }
+        match self.few(from, bytes, FEW) {
+            Some(count) if place.level.is_last() => {
+                let Slot { table, index } = place.slot;
+                let frees = empty == EmptyTables::Free;
+                if index + count > P::SIZE.entries() {
+                    return self.change_across(from, count, change, frees);
+                }
+                let slot = |page| Slot {
+                    table,
+                    index: index + page,
+                };
+                let done = self.change_few(count, slot, change);
+                let level = place.level;
+                if done == Some(true) {
+                    if frees && !self.has_others(place.slot, level, count) {
+                        self.free_emptied(place.slot, level, (from, from + bytes));
+                    } else if self.is_live() {
+                        self.flush_few(from, bytes);
+                    }
+                }
+                done.is_some()
+            }
+            _ => false,
         }
     }
 
-    /// Changes entries, if all are valid leaves outside contiguous groups and hardware updates none
-    /// of them.
+    /// Changes an entry at the offset `from`, if it is a valid leaf outside contiguous groups and
+    /// hardware does not update it.
     #[inline(always)]
-    pub(super) fn change_few(&mut self, few: &Few, change: BitChange, empty: EmptyTables) -> Done {
-        match self.altered(few, change) {
-            // What alters nothing is nothing to do, if it is a change.
-            Some(0) if change.clear | change.set != 0 => return Done::Yes,
-            None | Some(0) => return Done::No,
-            Some(_) => {}
+    pub(super) fn change_entry(
+        &mut self,
+        place: &Place,
+        from: u64,
+        change: BitChange,
+        empty: EmptyTables,
+    ) -> Done {
+        let Place { slot, level, entry } = *place;
+        if !BitPattern::leaf(level)
+            .and(BitPattern::SINGLE)
+            .matches(entry)
+        {
+            return Done::No;
         }
-        self.store_few(few, change);
-        if empty == EmptyTables::Free && !self.stays(few) {
-            self.free_emptied(few);
+        let new = change.apply(entry);
+        if self.is_live() {
+            if self.may_be_updated(entry) {
+                return Done::No;
+            }
+            if new == entry {
+                return Done::Yes;
+            }
+        }
+        self.store(slot.table, slot.index, new, self.visibility());
+        if empty == EmptyTables::Free && !self.has_others(slot, level, 1) {
+            self.free_emptied(slot, level, (from, from + P::SIZE.entry_bytes(level)));
             return Done::YesAndFreed;
         }
         if self.is_live() {
-            self.flush_few(few.from, few.end::<P>(), few.level);
+            self.flush_entry(from, level);
         }
         Done::Yes
     }
 
-    /// As [`change_few`](Self::change_few), of the last entries of one table and the first of the
-    /// next, if both stay.
-    #[cold]
-    #[inline(never)]
-    fn change_two(&mut self, few: &Few, to: u64, change: BitChange, empty: EmptyTables) -> bool {
-        let Some(next) = self.few_behind(few.end::<P>(), to, 0, FEW) else {
-            return false;
-        };
-        let keep = empty == EmptyTables::Keep;
-        let stay = keep || (self.stays(few) && self.stays(&next));
-        if !stay || next.level != few.level || next.end::<P>() != to {
-            return false;
-        }
-        let mut any = 0;
-        for few in [few, &next] {
-            match self.altered_out_of_line(few, change) {
-                Some(altered) => any |= altered,
-                None => return false,
-            }
-        }
-        if any == 0 {
-            return change.clear | change.set != 0;
-        }
-        self.store_few(few, change);
-        self.store_few(&next, change);
-        if self.is_live() {
-            self.flush_few(few.from, to, few.level);
-        }
-        true
-    }
-
-    /// [`altered`](Self::altered), out of line.
-    #[inline(never)]
-    fn altered_out_of_line(&self, few: &Few, change: BitChange) -> Option<u64> {
-        self.altered(few, change)
-    }
-
-    /// The bits in which `change` alters any of these entries, if all are valid leaves outside
-    /// contiguous groups and hardware updates none of them.
+    /// Changes pages without the invalidation, if all are valid ones outside contiguous groups and
+    /// hardware updates none of them. `slot` has the entry of each. Returns whether there is
+    /// something to invalidate.
     #[inline(always)]
-    fn altered(&self, few: &Few, change: BitChange) -> Option<u64> {
-        let leaf = BitPattern::leaf(few.level).and(BitPattern::SINGLE);
-        let mut altered = 0;
-        for index in few.indices() {
-            let old = self.load(few.first.table, index);
-            if !leaf.matches(old) || self.is_live() && self.may_be_updated(old) {
+    fn change_few(
+        &mut self,
+        count: usize,
+        slot: impl Fn(usize) -> Slot,
+        change: BitChange,
+    ) -> Option<bool> {
+        let (mut all, mut any) = (u64::MAX, 0);
+        for Slot { table, index } in (0..count).map(&slot) {
+            let old = self.load(table, index).0;
+            all &= old;
+            any |= old;
+        }
+        let page = BitPattern::PAGE;
+        if all & page.mask != page.value || any & Descriptor::CONTIGUOUS != 0 {
+            return None;
+        }
+        if self.is_live() {
+            if self.may_update(all, any) {
                 return None;
             }
-            altered |= change.apply(old).0 ^ old.0;
+            if (any & change.clear & !change.set) | (change.set & !all) == 0 {
+                return Some(false);
+            }
         }
-        Some(altered)
-    }
-
-    /// Stores these entries changed.
-    #[inline(always)]
-    fn store_few(&mut self, few: &Few, change: BitChange) {
         let how = self.visibility();
-        for index in few.indices() {
-            let new = change.apply(self.load(few.first.table, index));
-            self.store(few.first.table, index, new, how);
+        for Slot { table, index } in (0..count).map(&slot) {
+            let new = change.apply(self.load(table, index));
+            self.store(table, index, new, how);
         }
+        Some(true)
     }
 
-    /// Whether a table stays without these entries.
+    /// Whether hardware may update one of some leaves, of which all have the bits of the first value
+    /// and any has those of the second. A clean leaf lacks a permission, which is a clear bit at stage
+    /// 2 and a set one at stage 1.
     #[inline(always)]
-    pub(super) fn stays(&self, few: &Few) -> bool {
-        few.level == self.geometry.start_level()
-            || self.has_others(few.first.table, few.first.index, few.count)
+    fn may_update(&self, all: u64, any: u64) -> bool {
+        let managed = any & Descriptor::DIRTY_MODIFIER;
+        self.may_be_updated(Descriptor(all | managed)) || self.may_be_updated(Descriptor(any))
+    }
+
+    /// As [`change_few`](Self::change_few), of the last entries of one table and the first of the
+    /// next, with the invalidation. With `frees` it looks first whether both stay.
+    #[cold]
+    #[inline(never)]
+    fn change_across(&mut self, from: u64, count: usize, change: BitChange, frees: bool) -> bool {
+        let Some(slot) = self.across(from, count) else {
+            return false;
+        };
+        let here = P::SIZE.entries() - slot(0).index;
+        let parts = [(slot(0), here), (slot(here), count - here)];
+        let stays = |(first, count): &(Slot, usize)| self.has_others(*first, Level::L3, *count);
+        if frees && !parts.iter().all(stays) {
+            return false;
+        }
+        let done = self.change_few(count, slot, change);
+        if done == Some(true) && self.is_live() {
+            self.flush_few(from, (count as u64) << P::SIZE.shift());
+        }
+        done.is_some()
     }
 
     /// Frees the table whose last entries were cleared, and flushes.
     #[cold]
     #[inline(never)]
-    fn free_emptied(&mut self, few: &Few) {
-        let (from, to) = (few.from, few.end::<P>());
+    fn free_emptied(&mut self, first: Slot, level: Level, (from, to): (u64, u64)) {
         if self.is_live() {
-            let bytes = P::SIZE.entry_bytes(few.level);
-            self.pending.leaves(from, to, few.level, bytes);
+            let bytes = P::SIZE.entry_bytes(level);
+            self.pending.leaves(from, to, level, bytes);
         }
-        self.prune(few.first.table, few.level, (from, to, to), true);
+        self.prune(first.table, level, (to, to), true);
         self.flush();
     }
 
-    /// Invalidates the TLB for some leaves of one level.
+    /// Invalidates the TLB for one leaf.
     #[inline(never)]
-    fn flush_few(&mut self, from: u64, to: u64, level: Level) {
+    fn flush_entry(&mut self, from: u64, level: Level) {
+        let to = from + P::SIZE.entry_bytes(level);
         self.flush_leaves(from, to, level);
     }
 
-    /// Whether a table has an entry that is not empty besides `count` from `first` on. Neighbours
-    /// usually belong together, so those two spare most searches.
-    #[inline(always)]
-    pub(super) fn has_others(&self, table: PhysicalAddress, first: usize, count: usize) -> bool {
-        let behind = first + count;
-        let mapped = |index| self.load(table, index).0 & BitChange::LEAVES != 0;
-        (behind < P::SIZE.entries() && mapped(behind))
-            || (first > 0 && mapped(first - 1))
-            || self.is_used_outside(table, first, behind)
+    /// Invalidates the TLB for some pages.
+    #[inline(never)]
+    fn flush_few(&mut self, from: u64, bytes: u64) {
+        self.flush_leaves(from, from + bytes, Level::L3);
     }
 
-    /// Whether a table has an entry that is not empty before `first`, or from `behind` on.
+    /// Whether a table is the root, or has an entry that is not empty besides `count` from `first` on.
+    /// Neighbours usually belong together, so those two spare most searches.
+    #[inline(always)]
+    pub(super) fn has_others(&self, first: Slot, level: Level, count: usize) -> bool {
+        let Slot { table, index } = first;
+        let behind = index + count;
+        let mapped = |index| self.load(table, index).0 & BitChange::LEAVES != 0;
+        (behind < P::SIZE.entries() && mapped(behind))
+            || (index > 0 && mapped(index - 1))
+            || self.is_used_outside(first, level, behind)
+    }
+
+    /// Whether a table is the root, or has an entry that is not empty before `first`, or from
+    /// `behind` on.
     #[cold]
     #[inline(never)]
-    fn is_used_outside(&self, table: PhysicalAddress, first: usize, behind: usize) -> bool {
-        let rest = P::SIZE.entries() - behind;
-        self.find_mapped(table, 0, first).is_some()
-            || self.find_mapped(table, behind, rest).is_some()
+    fn is_used_outside(&self, first: Slot, level: Level, behind: usize) -> bool {
+        let Slot { table, index } = first;
+        level == self.geometry.start_level()
+            || self.find_mapped(table, 0, index).is_some()
+            || self
+                .find_mapped(table, behind, P::SIZE.entries() - behind)
+                .is_some()
     }
 }

@@ -5,7 +5,7 @@
 //! frees them at once.
 
 use super::stage::Stage;
-use super::walk::Slot;
+use super::walk::{Place, Slot};
 use super::{BitChange, BitPattern, PageTables, TableEnvironment, TableError};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, Kind, PhysicalAddress};
@@ -78,10 +78,19 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         let free = empty == EmptyTables::Free;
         let mut at = from;
         while at < to {
-            let (table, level) = self.table_to_clear(at, to, free);
+            // An entry that lies in the range as a whole goes with all tables below it.
+            let mut lowest = Level::L3;
+            while free
+                && lowest > self.geometry.start_level()
+                && Self::is_whole(at, lowest.above(), to)
+            {
+                lowest = lowest.above();
+            }
+            let Place { slot, level, .. } = self.place_to(at, lowest);
+            let table = slot.table;
             at = self.clear_entries(table, level, at, to, free);
             if free {
-                self.prune(table, level, (from, at, to), false);
+                self.prune(table, level, (at, to), false);
             }
         }
         if self.pending.has_unlinked() {
@@ -91,22 +100,6 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         }
         self.flush();
         Ok(())
-    }
-
-    /// The lowest table on the way to `at`, or with `free` the highest one whose entry for `at`
-    /// lies in the range up to `to` as a whole.
-    fn table_to_clear(&self, at: u64, to: u64, free: bool) -> (PhysicalAddress, Level) {
-        let mut table = self.root_of(at);
-        let mut level = self.geometry.start_level();
-        loop {
-            let entry = self.load(table, Self::index(at, level));
-            let whole = free && Self::is_whole(at, level, to);
-            if !entry.is_table(level) || whole {
-                return (table, level);
-            }
-            table = self.output(entry);
-            level = level.next();
-        }
     }
 
     /// Clears the entries of one table from the one for `at` on, up to `to` or to a table to look
@@ -162,7 +155,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         &mut self,
         table: PhysicalAddress,
         level: Level,
-        (from, at, to): (u64, u64, u64),
+        (at, to): (u64, u64),
         is_empty: bool,
     ) {
         let (mut table, mut level, mut is_empty) = (table, level, is_empty);
@@ -171,13 +164,13 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             let bytes = P::SIZE.entry_bytes(level) << P::SIZE.index_bits();
             let start = last & !(bytes - 1);
             let is_done = at == to || at == start + bytes;
-            let first = Self::index(from.max(start), level);
-            is_empty = is_empty || self.is_empty(table, first, Self::index(last, level));
-            if !is_done || !is_empty {
+            // Entries before the last one may be tables that stay.
+            let index = Self::index(last, level) + 1;
+            if !is_done || !is_empty && self.has_others(Slot { table, index }, level, 0) {
                 return;
             }
             is_empty = false;
-            let above = self.link_of(last, level);
+            let above = self.place_to(last, level.above()).slot;
             self.store(
                 above.table,
                 above.index,
@@ -231,14 +224,5 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             self.pending
                 .leaves(from, to, level, P::SIZE.entry_bytes(level));
         }
-    }
-
-    /// Whether `table` has no entry left, after those from `first` to `last` changed.
-    fn is_empty(&self, table: PhysicalAddress, first: usize, last: usize) -> bool {
-        // Neighbours usually belong together, so these two spare most searches of a whole table.
-        let mapped = |index| self.load(table, index).0 & BitChange::LEAVES != 0;
-        let has_neighbour =
-            (last + 1 < P::SIZE.entries() && mapped(last + 1)) || (first > 0 && mapped(first - 1));
-        !has_neighbour && self.find_mapped(table, 0, P::SIZE.entries()).is_none()
     }
 }

@@ -201,7 +201,7 @@ pub(super) fn mapping<S: Source>(
     }
     let bytes = source.page_size().entry_bytes(level);
     let start = offset & !(bytes - 1);
-    let first = geometry.address_of(entry, level);
+    let first = geometry.address_in(entry.0, source.page_size().level_shift(level));
     Some(Mapping {
         output: first.wrapping_add(offset - start),
         start: S::Stage::input(geometry.base().wrapping_add(start)),

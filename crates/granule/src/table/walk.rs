@@ -35,14 +35,26 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// The last entry on the way to `offset`.
     #[inline(never)]
     pub(crate) fn place(&self, offset: u64) -> Place {
-        self.descend(offset)
+        let place = self.near_place(offset);
+        if place.entry.is_table(place.level) {
+            // Hidden from the compiler, which unrolls the loop for a constant level.
+            return self.place_to(offset, core::hint::black_box(Level::L3));
+        }
+        place
     }
 
-    /// [`place`](Self::place) in line.
+    /// As [`place`](Self::place), in line, but it also ends at an entry that leads to a table whose
+    /// address has bits that a 52-bit format moves. So no step waits for those.
     #[inline(always)]
-    pub(super) fn descend(&self, offset: u64) -> Place {
+    pub(super) fn near_place(&self, offset: u64) -> Place {
         let start = self.geometry.start_level();
         let mut table = self.root_of(offset);
+        let (near, far) = self.geometry.near_bits();
+        // A table, with an address without those bits.
+        let pattern = BitPattern {
+            mask: BitPattern::TABLE.mask | far,
+            ..BitPattern::TABLE
+        };
         // Written out, the steps have constant shifts.
         macro_rules! step {
             ($($level:ident)+) => {
@@ -51,11 +63,11 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
                         let level = Level::$level;
                         let index = Self::index(offset, level);
                         let entry = self.load(table, index);
-                        if !BitPattern::TABLE.matches(entry) {
+                        if !pattern.matches(entry) {
                             let slot = Slot { table, index };
                             return Place { slot, level, entry };
                         }
-                        table = self.output(entry);
+                        table = PhysicalAddress(entry.0 & near);
                     }
                 )+
             };
@@ -68,6 +80,25 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         let entry = self.load(table, index);
         let slot = Slot { table, index };
         Place { slot, level, entry }
+    }
+
+    /// The last entry on the way to `offset` in a table of `lowest` or above it.
+    #[inline(never)]
+    pub(super) fn place_to(&self, offset: u64, lowest: Level) -> Place {
+        let mut table = self.root_of(offset);
+        let mut level = self.geometry.start_level();
+        loop {
+            let slot = Slot {
+                table,
+                index: Self::index(offset, level),
+            };
+            let entry = self.load(slot.table, slot.index);
+            if level >= lowest || !entry.is_table(level) {
+                return Place { slot, level, entry };
+            }
+            table = self.output(entry);
+            level = level.next();
+        }
     }
 
     /// The place of the offset `at`, which begins the entry behind the last one that was looked at in
@@ -84,18 +115,6 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             }
         }
         self.place(at)
-    }
-
-    /// The entry that leads to the table of `level`, not the root's, for an offset.
-    pub(super) fn link_of(&self, offset: u64, level: Level) -> Slot {
-        let mut table = self.root_of(offset);
-        let mut above = self.geometry.start_level();
-        while above.next() < level {
-            table = self.output(self.load(table, Self::index(offset, above)));
-            above = above.next();
-        }
-        let index = Self::index(offset, above);
-        Slot { table, index }
     }
 
     /// The end of the offsets that the entry of `level` for the offset `at` translates.
