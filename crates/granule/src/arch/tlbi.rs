@@ -6,6 +6,10 @@
 //! The contiguous hint does not enlarge what a TLBI removes (RLQLSD, IJQPNP), so the stride is the
 //! size of an entry, never of a group.
 
+mod by_address;
+
+pub(crate) use by_address::{of_entry, of_few_pages, of_one_entry};
+
 use super::address::VirtualAddress;
 use super::errata::Errata;
 use super::features::{CpuFeatures, TlbiFeature};
@@ -13,6 +17,7 @@ use super::geometry::Geometry;
 use super::page_size::{Level, PageSize};
 use super::regime::Regime;
 use crate::setters::setters;
+use by_address::ByAddress;
 
 /// Above this number of single operations a whole invalidation is cheaper. The number is the
 /// entries of one table of the smallest page; Linux uses the same limit.
@@ -303,98 +308,6 @@ pub const fn asid_operand(asid: u16) -> u64 {
 #[inline]
 pub const fn range_granules(num: u64, scale: u32) -> u64 {
     (num + 1) << (5 * scale + 1)
-}
-
-/// The operations by address that `what` needs in tables of `geometry`.
-#[derive(Clone, Copy, Debug)]
-struct ByAddress<'a> {
-    what: &'a Invalidation,
-    size: PageSize,
-    /// The level hint.
-    level: Option<Level>,
-}
-
-impl<'a> ByAddress<'a> {
-    #[inline(always)]
-    fn new(what: &'a Invalidation, geometry: &Geometry, can: &TlbCapabilities) -> Self {
-        // Without LPA2 a level hint of 0 with 4K or 1 with 16K is reserved: those levels have no
-        // leaves.
-        let level = what.level.filter(|&level| {
-            can.level_hint && what.scope == TlbiScope::LastLevel && geometry.leaf_allowed(level)
-        });
-        let size = geometry.page_size();
-        Self { what, size, level }
-    }
-
-    /// The operation for the entry of one address.
-    #[inline(always)]
-    fn at(&self, address: u64) -> TlbiOp {
-        let asid = self.what.asid.unwrap_or(0);
-        TlbiOp::Address {
-            operand: address_operand(self.size, VirtualAddress(address), asid, self.level),
-            scope: self.what.scope,
-            all_asids: self.what.asid.is_none(),
-        }
-    }
-}
-
-impl ByAddress<'_> {
-    /// The longest operation by range from `at` on that covers no more than this number of granules,
-    /// and the granules that it covers: an even number.
-    #[inline(always)]
-    fn range(&self, geometry: &Geometry, at: u64, granules: u64) -> Option<(TlbiOp, u64)> {
-        // With TCR.DS the base of a range operation counts in 64 KiB for every granule.
-        let base_shift = if geometry.lpa2() {
-            PageSize::K64.shift()
-        } else {
-            self.size.shift()
-        };
-        if at & ((1 << base_shift) - 1) != 0 || granules < 2 {
-            return None;
-        }
-        // A level hint is UNPREDICTABLE if the base is not aligned to an entry of that level.
-        let hint = match self.level {
-            Some(level) if at.trailing_zeros() >= self.size.level_shift(level) => {
-                level.number().max(0) as u64
-            }
-            _ => 0,
-        };
-        let mut scale = 3;
-        while granules >> (5 * scale + 1) == 0 {
-            scale -= 1;
-        }
-        // NUM + 1 is at most 32; only the highest scale can reach that.
-        let num = (granules >> (5 * scale + 1)).min(32) - 1;
-        let operand = (at >> base_shift) & ((1 << 37) - 1)
-            | hint << 37
-            | num << 39
-            | u64::from(scale) << 44
-            | granule_code(self.size) << 46
-            | u64::from(self.what.asid.unwrap_or(0)) << 48;
-        let op = TlbiOp::Range {
-            operand,
-            scope: self.what.scope,
-            all_asids: self.what.asid.is_none(),
-        };
-        Some((op, range_granules(num, scale)))
-    }
-}
-
-/// The operation that is all that `what` needs, if one entry translates the whole range: the usual
-/// case, and cheap if the compiler knows the range's size.
-#[inline(always)]
-pub(crate) fn of_one_entry(
-    what: &Invalidation,
-    geometry: &Geometry,
-    can: &TlbCapabilities,
-) -> Option<TlbiOp> {
-    let before = what.start.0 & (what.stride - 1);
-    // No closure: that would be a function of its own, which does not know the size.
-    if what.bytes != 0 && before + what.bytes <= what.stride {
-        Some(ByAddress::new(what, geometry, can).at(what.start.0 - before))
-    } else {
-        None
-    }
 }
 
 /// Calls `issue` with each instruction that `what` needs in tables of `geometry`, which gives the

@@ -108,7 +108,7 @@ impl TlbOps for Hardware {
         isb();
     }
 
-    /// The usual operation, on a leaf of EL1&0, is issued in line.
+    /// The usual operations, on leaves of EL1&0, are issued in line.
     #[inline(always)]
     fn tlbi(&mut self, regime: Regime, op: TlbiOp) {
         const LEAF: TlbiScope = TlbiScope::LastLevel;
@@ -121,6 +121,14 @@ impl TlbOps for Hardware {
                     all_asids,
                 },
             ) => for_constant_op!(@by Address, operand, LEAF, all_asids, Regime::El1And0, tlbi),
+            (
+                Regime::El1And0,
+                TlbiOp::Range {
+                    operand,
+                    scope: LEAF,
+                    all_asids,
+                },
+            ) => for_constant_op!(@by Range, operand, LEAF, all_asids, Regime::El1And0, tlbi),
             _ => issue(regime, op),
         }
     }

@@ -24,10 +24,22 @@ pub fn publish(tlb: &mut impl TlbOps) {
 /// VTTBR_EL2.
 #[inline(always)]
 pub fn invalidate(tlb: &mut impl TlbOps, geometry: &Geometry, what: &Invalidation) {
+    let op = tlbi::of_one_entry(what, geometry, tlb.capabilities(), geometry.page_size());
+    invalidate_by(tlb, geometry, what, op);
+}
+
+/// As [`invalidate`]. `op` is all that is needed in the usual case, if there is one.
+#[inline(always)]
+pub(super) fn invalidate_by(
+    tlb: &mut impl TlbOps,
+    geometry: &Geometry,
+    what: &Invalidation,
+    op: Option<TlbiOp>,
+) {
     let can = *tlb.capabilities();
     let regime = geometry.regime();
     tlb.dsb_ishst();
-    match tlbi::of_one_entry(what, geometry, &can) {
+    match op {
         Some(op) if !can.repeat && regime != Regime::Stage2 => tlb.tlbi(regime, op),
         _ => {
             // A copy, so that the usual case keeps what it knows of `what` in registers.

@@ -14,7 +14,7 @@ use super::unmap::EmptyTables;
 use super::walk::{Place, Slot};
 use super::{BitChange, BitPattern, PageTables, TableEnvironment};
 use crate::arch::page_size::{Level, Page};
-use crate::arch::{Descriptor, PhysicalAddress};
+use crate::arch::{Descriptor, PhysicalAddress, tlbi};
 
 /// The most pages that a loop over single ones handles faster than the general operation.
 const FEW: usize = 16;
@@ -341,13 +341,13 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     #[inline(never)]
     fn flush_entry(&mut self, from: u64, level: Level) {
         let to = from + P::SIZE.entry_bytes(level);
-        self.flush_leaves(from, to, level);
+        self.flush_leaves(from, to, level, tlbi::of_entry);
     }
 
     /// Invalidates the TLB for some pages.
     #[inline(never)]
     fn flush_few(&mut self, from: u64, bytes: u64) {
-        self.flush_leaves(from, from + bytes, Level::L3);
+        self.flush_leaves(from, from + bytes, Level::L3, tlbi::of_few_pages);
     }
 
     /// Whether a table is the root, or has an entry that is not empty besides `count` from `first` on.

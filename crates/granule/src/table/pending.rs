@@ -23,9 +23,11 @@ pub use freed::{FreedFrames, FreedTable};
 
 use super::stage::{Stage, Stage1};
 use super::{BitChange, Liveness, PageTables, TableEnvironment, Visibility, flush};
-use crate::arch::page_size::{Level, Page};
-use crate::arch::tlbi::{Invalidation, TlbiScope};
-use crate::arch::{Descriptor, PhysicalAddress};
+use crate::arch::page_size::{Level, Page, PageSize};
+#[cfg(feature = "space")]
+use crate::arch::tlbi;
+use crate::arch::tlbi::{Invalidation, TlbCapabilities, TlbiOp, TlbiScope};
+use crate::arch::{Descriptor, Geometry, PhysicalAddress};
 
 /// The changes of one tree since its last flush.
 #[derive(Debug)]
@@ -259,13 +261,14 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
 
     /// As [`flush`](Self::flush), for an operation that changed valid leaves of one level between two
     /// offsets, unlinked no table, and perhaps made entries valid. Only the offsets vary then, which makes
-    /// this cheaper.
+    /// this cheaper. `op` returns the one operation that usually suffices.
     #[inline(always)]
     pub(super) fn flush_leaves(
         &mut self,
         from: u64,
         to: u64,
         level: Level,
+        op: impl FnOnce(&Invalidation, &Geometry, &TlbCapabilities, PageSize) -> Option<TlbiOp>,
     ) -> Invalidated<'_, P, E, S> {
         debug_assert!(!self.pending.is_stale());
         self.pending.new = false;
@@ -281,7 +284,13 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
                     asid: self.asid,
                     level: Some(level),
                 };
-                flush::invalidate(&mut self.environment, &self.geometry, &what);
+                let op = op(
+                    &what,
+                    &self.geometry,
+                    self.environment.capabilities(),
+                    P::SIZE,
+                );
+                flush::invalidate_by(&mut self.environment, &self.geometry, &what, op);
             }
         }
         Invalidated(self)
@@ -291,7 +300,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     #[cfg(feature = "space")]
     #[inline(always)]
     pub(super) fn flush_pages(&mut self, from: u64, to: u64) -> Invalidated<'_, P, E, S> {
-        self.flush_leaves(from, to, Level::L3)
+        self.flush_leaves(from, to, Level::L3, tlbi::of_one_entry)
     }
 
     /// The part of [`flush`](Self::flush) with TLBIs, compiled once for each page size.
