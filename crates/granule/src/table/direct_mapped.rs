@@ -11,7 +11,7 @@ use super::update::{
     update_private,
 };
 use crate::arch::{Descriptor, PhysicalAddress};
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Converts the physical address of a table to a pointer.
 ///
@@ -172,19 +172,18 @@ unsafe impl<R: PhysToVirt> TableMemory for DirectMapped<R> {
         visibility: Visibility,
     ) -> usize {
         let start = self.entry(table, first);
-        let order = match visibility {
-            Visibility::Private => {
-                // SAFETY: the caller promises that the entries are inside a reached table, which no
-                // other code reads or writes.
-                let entries = unsafe { core::slice::from_raw_parts_mut(start, count) };
-                return update_private(entries, change);
-            }
-            Visibility::Live | Visibility::Exchange => Ordering::Relaxed,
-            Visibility::Publish => Ordering::Release,
-        };
+        if visibility == Visibility::Private {
+            // SAFETY: the caller promises that the entries are inside a reached table, which no
+            // other code reads or writes.
+            let entries = unsafe { core::slice::from_raw_parts_mut(start, count) };
+            return update_private(entries, change);
+        }
         // SAFETY: as for `load` and `store`; atomics may be shared with the walkers.
         let entries = unsafe { core::slice::from_raw_parts(start.cast::<AtomicU64>(), count) };
-        update_live(entries, change, order)
+        match visibility {
+            Visibility::Publish => published(entries, |one| update_live(one, change)).sum(),
+            _ => update_live(entries, change),
+        }
     }
 
     #[inline(always)]
@@ -198,19 +197,35 @@ unsafe impl<R: PhysToVirt> TableMemory for DirectMapped<R> {
         visibility: Visibility,
     ) -> usize {
         let start = self.entry(table, first);
-        let order = match visibility {
-            Visibility::Private => {
-                // SAFETY: as for `update`.
-                let entries = unsafe { core::slice::from_raw_parts_mut(start, count) };
-                return update_alike_private(entries, pattern, change);
-            }
-            Visibility::Live | Visibility::Exchange => Ordering::Relaxed,
-            Visibility::Publish => Ordering::Release,
-        };
+        if visibility == Visibility::Private {
+            // SAFETY: as for `update`.
+            let entries = unsafe { core::slice::from_raw_parts_mut(start, count) };
+            return update_alike_private(entries, pattern, change);
+        }
         // SAFETY: as for `update`.
         let entries = unsafe { core::slice::from_raw_parts(start.cast::<AtomicU64>(), count) };
-        update_alike_live(entries, pattern, change, order)
+        match visibility {
+            Visibility::Publish => {
+                published(entries, |one| update_alike_live(one, pattern, change))
+                    .take_while(|done| *done > 0)
+                    .sum()
+            }
+            _ => update_alike_live(entries, pattern, change),
+        }
     }
+}
+
+/// Changes entries one by one, each after all stores before it. No operation changes a run of entries
+/// in this way, so the loops are not made for it.
+#[inline(always)]
+fn published<'a>(
+    entries: &'a [AtomicU64],
+    change: impl Fn(&[AtomicU64]) -> usize + 'a,
+) -> impl Iterator<Item = usize> + 'a {
+    entries.chunks(1).map(move |one| {
+        fence(Ordering::Release);
+        change(one)
+    })
 }
 
 /// [`TableMemory::find_unlike`]. One copy serves all callers and page sizes.

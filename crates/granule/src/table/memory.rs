@@ -120,6 +120,12 @@ impl BitPattern {
         descriptor.0 & self.mask == self.value
     }
 
+    /// Whether an entry that matches has none of these bits.
+    #[inline(always)]
+    pub(super) const fn is_clear(self, bits: u64) -> bool {
+        bits & !(self.mask & !self.value) == 0
+    }
+
     /// Whether all of these entries have the bits. Where the code is inlined with a pattern that is
     /// known to be of ones, it takes one instruction an entry.
     #[inline(always)]

@@ -6,7 +6,8 @@
 use super::chunks::{as_chunks, as_chunks_mut};
 use super::memory::{BitChange, BitPattern};
 use crate::arch::Descriptor;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::Relaxed;
 
 /// The entries that bulk loops handle in one round. On arm64 chunks of this size compile to paired
 /// stores at 1.5 to 1.6 instructions for each entry. A rolled loop costs 3, and chunks of 128 and
@@ -139,41 +140,55 @@ fn change_all_live(
     chunk: &[AtomicU64; LIVE_CHUNK],
     pattern: BitPattern,
     change: BitChange,
-    order: Ordering,
 ) -> bool {
-    let load = |entry: &AtomicU64| entry.load(Ordering::Relaxed);
-    let store = |entry: &AtomicU64, old| entry.store(change.apply(Descriptor(old)).0, order);
+    let load = |entry: &AtomicU64| entry.load(Relaxed);
+    // Usually a change clears nothing but what the pattern has clear already.
+    let only_sets = pattern.is_clear(change.clear);
+    let changed = |old| change.apply(Descriptor(old)).0;
     if cfg!(target_arch = "aarch64") {
         let old = chunk.each_ref().map(load);
         if !pattern.matches_all(old) {
             return false;
         }
         let both = chunk.iter().zip(old);
-        both.for_each(|(entry, old)| store(entry, old));
+        if only_sets {
+            both.for_each(|(entry, old)| entry.store(old | change.set, Relaxed));
+        } else {
+            both.for_each(|(entry, old)| entry.store(changed(old), Relaxed));
+        }
     } else {
         if !pattern.matches_all(chunk.iter().map(load)) {
             return false;
         }
         // Fewer registers: the second load finds the entry in the nearest cache.
-        chunk.iter().for_each(|entry| store(entry, load(entry)));
+        let store = |entry: &AtomicU64, new| entry.store(new, Relaxed);
+        if only_sets {
+            chunk
+                .iter()
+                .for_each(|entry| store(entry, load(entry) | change.set));
+        } else {
+            chunk
+                .iter()
+                .for_each(|entry| store(entry, changed(load(entry))));
+        }
     }
     true
 }
 
 /// [`TableMemory::update`] for entries that walkers may read at any time.
 #[inline(never)]
-pub(super) fn update_live(entries: &[AtomicU64], change: BitChange, order: Ordering) -> usize {
+pub(super) fn update_live(entries: &[AtomicU64], change: BitChange) -> usize {
     let settled = settled(change);
     let (chunks, rest) = as_chunks::<_, LIVE_CHUNK>(entries);
     let mut changed = 0;
     for chunk in chunks {
-        if change_all_live(chunk, settled, change, order) {
+        if change_all_live(chunk, settled, change) {
             changed += LIVE_CHUNK;
         } else {
-            changed += update_some_live(chunk, change, order);
+            changed += update_some_live(chunk, change);
         }
     }
-    changed + update_some_live(rest, change, order)
+    changed + update_some_live(rest, change)
 }
 
 /// [`TableMemory::update_alike`] for entries that walkers may read at any time.
@@ -182,7 +197,6 @@ pub(super) fn update_alike_live(
     entries: &[AtomicU64],
     pattern: BitPattern,
     change: BitChange,
-    order: Ordering,
 ) -> usize {
     let settled = settled(change);
     let both = BitPattern {
@@ -192,17 +206,17 @@ pub(super) fn update_alike_live(
     let (chunks, _) = as_chunks::<_, LIVE_CHUNK>(entries);
     let mut done = 0;
     for chunk in chunks {
-        if !change_all_live(chunk, both, change, order) {
+        if !change_all_live(chunk, both, change) {
             break;
         }
         done += LIVE_CHUNK;
     }
     for entry in entries.iter().skip(done) {
-        let old = Descriptor(entry.load(Ordering::Relaxed));
+        let old = Descriptor(entry.load(Relaxed));
         if !pattern.matches(old) {
             break;
         }
-        change_live(entry, old, change, order);
+        change_live(entry, old, change);
         done += 1;
     }
     done
@@ -217,12 +231,12 @@ pub(super) fn find_private(entries: &[u64], pattern: BitPattern) -> Option<usize
 /// As [`find_private`], for entries that walkers may read at any time.
 #[inline(always)]
 pub(super) fn find_live(entries: &[AtomicU64], pattern: BitPattern) -> Option<usize> {
-    find_unlike(entries, |entry| entry.load(Ordering::Relaxed), pattern)
+    find_unlike(entries, |entry| entry.load(Relaxed), pattern)
 }
 
 /// The entries that one round of [`find_unlike`] reads: enough to be fast on long runs, few enough
 /// to be cheap where the first entry already differs.
-const SCANNED: usize = if cfg!(target_arch = "aarch64") { 8 } else { 16 };
+const SCANNED: usize = if cfg!(target_arch = "aarch64") { 8 } else { 32 };
 
 #[inline(always)]
 fn find_unlike<T>(entries: &[T], load: impl Fn(&T) -> u64, pattern: BitPattern) -> Option<usize> {
@@ -252,14 +266,14 @@ fn update_some(entries: &mut [u64], change: BitChange) -> usize {
 }
 
 /// As [`update_some`], for entries that walkers may read at any time.
-fn update_some_live(entries: &[AtomicU64], change: BitChange, order: Ordering) -> usize {
+fn update_some_live(entries: &[AtomicU64], change: BitChange) -> usize {
     let mut changed = 0;
     for entry in entries {
-        let old = Descriptor(entry.load(Ordering::Relaxed));
+        let old = Descriptor(entry.load(Relaxed));
         if !change.concerns(old) {
             continue;
         }
-        change_live(entry, old, change, order);
+        change_live(entry, old, change);
         changed += 1;
     }
     changed
@@ -267,21 +281,21 @@ fn update_some_live(entries: &[AtomicU64], change: BitChange, order: Ordering) -
 
 /// Changes one entry of a live table, which was loaded as `old`.
 #[inline(always)]
-fn change_live(entry: &AtomicU64, old: Descriptor, change: BitChange, order: Ordering) {
+fn change_live(entry: &AtomicU64, old: Descriptor, change: BitChange) {
     if old.changes_atomically() {
-        update_beside_hardware(entry, old, change, order);
+        update_beside_hardware(entry, old, change);
     } else {
-        entry.store(change.apply(old).0, order);
+        entry.store(change.apply(old).0, Relaxed);
     }
 }
 
 /// Changes an entry that hardware may update at the same time. The change still concerns the entry
 /// after such an update, because hardware makes no entry valid or invalid.
-fn update_beside_hardware(entry: &AtomicU64, old: Descriptor, change: BitChange, order: Ordering) {
+fn update_beside_hardware(entry: &AtomicU64, old: Descriptor, change: BitChange) {
     let mut old = old.0;
     loop {
         let new = change.apply(Descriptor(old)).0;
-        match entry.compare_exchange_weak(old, new, order, Ordering::Relaxed) {
+        match entry.compare_exchange_weak(old, new, Relaxed, Relaxed) {
             Ok(_) => return,
             Err(now) => old = now,
         }
