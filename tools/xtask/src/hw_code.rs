@@ -62,7 +62,7 @@ fn functions() -> Vec<Function> {
         one(BARRIERS, "dsb_sy", &[barrier(Barrier::DSB_SY)]),
         one(BARRIERS, "isb", &[isb]),
         one(TLB, "invalidate_local", &local),
-        tlbis("tlbi", [System::VALE1IS.0, System::VAALE1IS.0].into()),
+        tlbis("tlbi", leaves_of_el1()),
         tlbis("issue", broadcast()),
         one(CPU, "tlbi_all_local", &[vmalle1]),
         one(CPU, "write_tcr", &[system(System::TCR_EL1)]),
@@ -70,6 +70,17 @@ fn functions() -> Vec<Function> {
         one(CPU, "set_ttbr0_el1", &[system(System::TTBR0_EL1), isb]),
         one(CPU, "set_sctlr_el1", &[system(System::SCTLR_EL1), isb]),
     ]
+}
+
+/// The TLBIs of leaves of EL1&0, by address and by range.
+fn leaves_of_el1() -> BTreeSet<u16> {
+    let by_address = [System::VALE1IS, System::VAALE1IS];
+    let by_range = [System::RVALE1IS, System::RVAALE1IS];
+    by_address
+        .into_iter()
+        .chain(by_range)
+        .map(|one| one.0)
+        .collect()
 }
 
 /// Every TLBI of every regime, as `Recorded::tlbi` reports it.
