@@ -78,14 +78,16 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         let Some((from, place)) = self.near(start) else {
             return false;
         };
-        if self.is_entry(from | output.0, bytes, place.level) {
-            return place.level >= leaves.top && self.map_entry(&place, output, bits);
+        if !place.level.is_last() || bytes == P::SIZE.bytes() {
+            return place.level >= leaves.top
+                && self.is_entry(from | output.0, bytes, place.level)
+                && self.map_entry(&place, output, bits);
         }
         // No contiguous group is this small.
         let most = FEW - usize::from(leaves.contiguous);
         let last = output.wrapping_add(bytes.wrapping_sub(P::SIZE.bytes()));
         match self.few(from, bytes, most) {
-            Some(count) if place.level.is_last() && self.is_near(output, last) => {
+            Some(count) if self.is_near(output, last) => {
                 let Slot { table, index } = place.slot;
                 if index + count <= P::SIZE.entries() {
                     let slot = |page| Slot {
@@ -193,11 +195,12 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         let Some((from, place)) = self.near(start) else {
             return false;
         };
-        if self.is_entry(from, bytes, place.level) {
-            return self.change_entry(&place, from, change, empty) != Done::No;
+        if !place.level.is_last() || bytes == P::SIZE.bytes() {
+            return self.is_entry(from, bytes, place.level)
+                && self.change_entry(&place, from, change, empty) != Done::No;
         }
         match self.few(from, bytes, FEW) {
-            Some(count) if place.level.is_last() => {
+            Some(count) => {
                 let Slot { table, index } = place.slot;
                 let frees = empty == EmptyTables::Free;
                 if index + count > P::SIZE.entries() {
