@@ -222,7 +222,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
             None
         };
         let goes_on =
-            |beside: &u64| (beside ^ offset) < MOST_ON_TRUST && self.has_group(vma, *beside);
+            |beside: &u64| (beside ^ offset) < MOST_ON_TRUST && self.allows_group(vma, *beside);
         let Some(beside) = beside.filter(goes_on) else {
             return false;
         };

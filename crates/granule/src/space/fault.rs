@@ -208,7 +208,8 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         })
     }
 
-    /// Whether the policy, the advice and the VMA allow the group of the page at `offset` to come at once.
+    /// Whether the policy, the advice and the VMA allow the page at `offset` in a group. Pages of two VMAs
+    /// never form one, even with equal entries: a write to one page makes its whole group writable.
     pub(super) fn allows_group(&self, vma: &Vma, offset: u64) -> bool {
         let touch = self.touch_of(vma, offset, LargestLeaf::Group);
         choose(&touch, |_| true) == LargestLeaf::Group
@@ -305,7 +306,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         let count = P::SIZE.contiguous_entries(Level::L3);
         let bytes = page * count as u64;
         let start = offset & !(bytes - 1);
-        if !self.has_group(vma, offset) {
+        if !self.allows_group(vma, offset) {
             return Wanted::Any;
         }
         let index = slot.index & (count - 1);
@@ -337,20 +338,12 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         }
     }
 
-    /// Whether all of a page's group lies in this VMA. Pages of two VMAs never form a group, even
-    /// with equal entries: a write to one page makes its whole group writable.
-    pub(super) fn has_group(&self, vma: &Vma, offset: u64) -> bool {
-        let bytes = Self::group_bytes();
-        let start = self.geometry().base().0 + (offset & !(bytes - 1));
-        vma.start.0 <= start && start + bytes <= vma.end.0
-    }
-
     /// Sets the contiguous hint if this page completes a group. Inlined, because without large leaves nothing is
     /// done, after each fault.
     #[inline(always)]
     pub(super) fn fold(&mut self, vma: &Vma, offset: u64, slot: Slot) -> bool {
         let folded = self.settings.large_leaves.has_groups()
-            && self.has_group(vma, offset)
+            && self.allows_group(vma, offset)
             && self.tables.fold(offset, slot);
         self.stats.folded += u64::from(folded);
         folded
