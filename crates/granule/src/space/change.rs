@@ -116,7 +116,12 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         let plan = self.vmas.plan_replacement(start, end, new)?;
         self.split_blocks(from, to)?;
         self.vmas.carry_out(&plan);
-        self.release(from, to, frames);
+        // A new VMA keeps the tables at its edges.
+        let hole = match new {
+            Some(_) => (from, to),
+            None => self.vmas.hole_around(start, self.geometry().span()),
+        };
+        self.release((from, to), hole, frames);
         Ok(())
     }
 
@@ -135,7 +140,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
     ) -> Result<(), SpaceError> {
         let (from, to) = self.tables.offsets(start, bytes)?;
         self.split_blocks(from, to)?;
-        self.release(from, to, frames);
+        self.release((from, to), (from, to), frames);
         Ok(())
     }
 
@@ -220,7 +225,8 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
     /// Removes all VMAs and pages, and all tables except the root.
     pub fn clear(&mut self, frames: &mut F) {
         self.vmas.clear();
-        self.release(0, self.geometry().span(), frames);
+        let all = (0, self.geometry().span());
+        self.release(all, all, frames);
     }
 
     /// As [`clear`](Self::clear), then frees the root.
@@ -235,11 +241,14 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         self.tables.free_root()
     }
 
-    fn release(&mut self, from: u64, to: u64, frames: &mut F) {
+    /// Unmaps and releases the pages of a range, and frees the tables that translate nothing outside `hole`. In
+    /// the hole round the range no VMA is left, so nothing is mapped: the last VMA that a table translates a
+    /// part of takes the table along.
+    fn release(&mut self, (from, to): (u64, u64), hole: (u64, u64), frames: &mut F) {
         self.unfold_edges(from, to);
         let pages = self
             .tables
-            .zap_pages(from, to, |freed| frames.release(freed));
+            .zap_pages((from, to), hole, |freed| frames.release(freed));
         self.stats.resident -= pages;
     }
 

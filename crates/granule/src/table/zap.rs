@@ -1,8 +1,9 @@
 //! Unmapping pages and releasing their frames, in three steps that need no memory:
 //!
 //! 1. Detach: pages and blocks become invalid but keep their outputs, by the present-invalid mark. A table
-//!    without pages that stay mapped is detached as a whole, by the same mark in the entry that
-//!    points to it, and its own entries do not change.
+//!    that translates nothing else is detached as a whole, by the same mark in the entry that points
+//!    to it, and its own entries do not change. The caller knows the range in which nothing else is, so no
+//!    table is searched for other entries.
 //! 2. Invalidate the TLB once, for pages alone or for tables too.
 //! 3. Collect: visit the marked entries, release the frames in runs, clear the entries, free the
 //!    tables.
@@ -26,22 +27,32 @@ const DETACH: BitChange = BitChange {
 
 impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// Unmaps the pages between two offsets, and calls `release` for runs of their frames once no
-    /// CPU can reach them. Empty tables are freed, except the root. Returns the number of unmapped
-    /// pages.
+    /// CPU can reach them. Returns the number of unmapped pages.
+    ///
+    /// Tables that translate only offsets in `hole`, which contains the range, are freed, except the root.
+    /// Others stay, even if they are empty. No other page may be mapped in the hole, and each table there must
+    /// translate a part of the range: the invalidation reaches no other table.
     ///
     /// The caller must have split a block, and cleared the hint of a contiguous group, that an end of
     /// the range cuts.
     pub(crate) fn zap_pages(
         &mut self,
-        from: u64,
-        to: u64,
+        (from, to): (u64, u64),
+        hole: (u64, u64),
         mut release: impl FnMut(FreedFrames),
     ) -> u64 {
         if from >= to {
             return 0;
         }
-        let (root, level) = (self.root, self.geometry.start_level());
-        self.detach(root, level, from, to);
+        let place = self.place(from);
+        let bytes = P::SIZE.entry_bytes(place.level) << P::SIZE.index_bits();
+        let start = from & !(bytes - 1);
+        let (mut table, mut level) = (self.root, self.geometry.start_level());
+        if to - start <= bytes && (start < hole.0 || hole.1 < start + bytes) {
+            // The range lies in this table, which stays, as those above it do.
+            (table, level) = (place.slot.table, place.level);
+        }
+        self.detach(table, level, (from, to), hole);
         self.pending.within(from, to);
         if !self.pending.is_stale() {
             return 0;
@@ -49,7 +60,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         let invalidated = self.flush();
         // Consecutive frames often continue from one table to the next, so runs join across tables.
         let mut run = FreedFrames::none();
-        let pages = invalidated.collect(root, level, from, to, &mut |freed| {
+        let pages = invalidated.collect(table, level, (from, to), false, &mut |freed| {
             let before = run.append(freed, P::SIZE.bytes());
             if before.count() > 0 {
                 release(before);
@@ -61,8 +72,14 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         pages
     }
 
-    /// Detaches the pages between two offsets, and the tables without other pages.
-    fn detach(&mut self, table: PhysicalAddress, level: Level, from: u64, to: u64) {
+    /// Detaches the pages between two offsets, and the tables that translate only offsets in `hole`.
+    fn detach(
+        &mut self,
+        table: PhysicalAddress,
+        level: Level,
+        (from, to): (u64, u64),
+        hole: (u64, u64),
+    ) {
         if level.is_last() {
             let count = ((to - from) >> P::SIZE.shift()) as usize;
             let pages = self.update(table, Self::index(from, level), count, DETACH);
@@ -75,20 +92,19 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         let bytes = P::SIZE.entry_bytes(level);
         let mut at = from;
         while at < to {
-            let next = to.min((at & !(bytes - 1)) + bytes);
+            let start = at & !(bytes - 1);
+            let next = to.min(start + bytes);
             let index = Self::index(at, level);
             let entry = self.load(table, index);
             if entry.is_table(level) {
-                let (below, under) = (self.geometry.address_of(entry, level), level.next());
-                let mut whole = next - at == bytes || self.is_last_part(below, under, at, next);
-                if !whole {
-                    self.detach(below, under, at, next);
-                    whole = !under.is_last() && self.all_detached(below);
-                }
-                if whole {
+                let under = level.next();
+                if hole.0 <= start && start + bytes <= hole.1 {
                     self.store(table, index, entry.present_invalid(), how);
                     self.pending.unlinked(P::SIZE.bytes());
                     self.pending.below(under);
+                } else {
+                    let below = self.geometry.address_of(entry, level);
+                    self.detach(below, under, (at, next), hole);
                 }
             } else if entry.is_valid() {
                 self.update(table, index, 1, DETACH);
@@ -96,22 +112,6 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
             }
             at = next;
         }
-    }
-
-    /// Whether `table` is a last-level table without pages outside the range.
-    fn is_last_part(&self, table: PhysicalAddress, level: Level, from: u64, to: u64) -> bool {
-        let first = Self::index(from, level);
-        let behind = first + ((to - from) >> P::SIZE.shift()) as usize;
-        level.is_last()
-            && self.find_mapped(table, 0, first).is_none()
-            && self
-                .find_mapped(table, behind, P::SIZE.entries() - behind)
-                .is_none()
-    }
-
-    /// Whether a table above the last level has no valid entry left: no table and no block.
-    fn all_detached(&self, table: PhysicalAddress) -> bool {
-        (0..P::SIZE.entries()).all(|index| !self.load(table, index).is_valid())
     }
 
     /// Calls `visit` for runs of the frames between two offsets, which cut no block.
@@ -161,77 +161,57 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
 }
 
 impl<P: Page, E: TableEnvironment> Invalidated<'_, P, E> {
-    /// Collects the detached pages and tables between two offsets. Returns the number of pages.
+    /// Releases the frames of the detached pages and blocks between two offsets, and frees the detached tables
+    /// below `table`. If `table` itself is detached, all that it leads to is. Returns the number of pages.
     fn collect(
         mut self,
         table: PhysicalAddress,
         level: Level,
-        from: u64,
-        to: u64,
+        (from, to): (u64, u64),
+        detached: bool,
         release: &mut impl FnMut(FreedFrames),
     ) -> u64 {
-        let tables = self.tables();
-        let how = tables.visibility();
+        let how = self.look().visibility();
+        let first = PageTables::<P, E>::index(from, level);
         if level.is_last() {
-            let first = PageTables::<P, E>::index(from, level);
             let count = ((to - from) >> P::SIZE.shift()) as usize;
             let pages = self.release_frames(table, first, count, release);
-            // Every page in the range was detached.
-            let tables = self.tables();
-            tables.fill(table, first, count, Descriptor::INVALID, 0, how);
+            if !detached {
+                // Every page in the range was detached.
+                let tables = self.tables();
+                tables.fill(table, first, count, Descriptor::INVALID, 0, how);
+            }
             return pages;
         }
-        let bytes = P::SIZE.entry_bytes(level);
-        let mut pages = 0;
-        let mut at = from;
-        while at < to {
-            let next = to.min((at & !(bytes - 1)) + bytes);
-            let index = PageTables::<P, E>::index(at, level);
-            let tables = self.tables();
-            let entry = tables.load(table, index);
-            if entry.is_table(level) {
-                let below = tables.geometry.address_of(entry, level);
-                let again = self.again();
-                pages += again.collect(below, level.next(), at, next, release);
-            } else if entry.0 & Descriptor::PRESENT_INVALID != 0 {
-                pages += self.again().dismantle(entry, level, release);
-                self.tables().store(table, index, Descriptor::INVALID, how);
+        let shift = P::SIZE.level_shift(level);
+        let end = first + ((to - 1) >> shift) as usize - (from >> shift) as usize + 1;
+        let (mut pages, mut index) = (0, first);
+        while let Some(found) = self.look().next_mapped(table, index, end) {
+            index = found + 1;
+            let entry = self.look().load(table, found);
+            let here = detached || !entry.is_valid();
+            let link = Descriptor((entry.0 & !Descriptor::PRESENT_INVALID) | Descriptor::VALID);
+            let start = ((from >> shift) + (found - first) as u64) << shift;
+            let bytes = P::SIZE.entry_bytes(level);
+            if link.is_table(level) {
+                let below = self.look().geometry.address_of(link, level);
+                let part = (from.max(start), to.min(start + bytes));
+                pages += self
+                    .again()
+                    .collect(below, level.next(), part, here, release);
+                if here {
+                    self.free(below);
+                }
+            } else if here {
+                let count = bytes >> P::SIZE.shift();
+                let output = self.look().block_output(entry);
+                release(self.frames(output, count));
+                pages += count;
             }
-            at = next;
-        }
-        pages
-    }
-
-    /// Releases all frames below a detached entry of `level`, a block or a table, and frees the
-    /// tables.
-    fn dismantle(
-        mut self,
-        entry: Descriptor,
-        level: Level,
-        release: &mut impl FnMut(FreedFrames),
-    ) -> u64 {
-        if entry.0 & Descriptor::TABLE_OR_PAGE == 0 {
-            let first = self.look().block_output(entry);
-            let count = P::SIZE.entry_bytes(level) >> P::SIZE.shift();
-            release(self.frames(first, count));
-            return count;
-        }
-        let link = Descriptor((entry.0 & !Descriptor::PRESENT_INVALID) | Descriptor::VALID);
-        let table = self.tables().geometry.address_of(link, level);
-        let below = level.next();
-        let mut pages = 0;
-        if below.is_last() {
-            pages = self.release_frames(table, 0, P::SIZE.entries(), release);
-        } else {
-            let mut index = 0;
-            while let Some(found) = self.tables().next_mapped(table, index, P::SIZE.entries()) {
-                index = found;
-                let entry = self.tables().load(table, index);
-                pages += self.again().dismantle(entry, below, release);
-                index += 1;
+            if here && !detached {
+                self.tables().store(table, found, Descriptor::INVALID, how);
             }
         }
-        self.free(table);
         pages
     }
 

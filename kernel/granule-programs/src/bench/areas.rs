@@ -2,7 +2,8 @@
 //!
 //! A range has areas of three pages, each with a free page behind it. [`TIMES`] areas, spread over all, are each split
 //! in three by `mprotect` of their middle page, which was written, and merged again. Then as many ranges of two pages
-//! are mapped, for which no single free page is enough, and unmapped. With the splits and the program's own the
+//! are mapped, for which no single free page is enough, and unmapped. The page that was written is discarded, and
+//! ranges are mapped again, one page of each touched, and unmapped. With the splits and the program's own the
 //! areas are nearly as many as the argument states, and never more: Linux too allows 65530.
 //!
 //! ```text
@@ -10,7 +11,7 @@
 //! ```
 
 use super::clock::{Took, print, timed};
-use super::rounds::{Failure, MOST_ROUNDS, done, write_all};
+use super::rounds::{Failure, MOST_ROUNDS, done, read_one, write_all};
 use granule_programs::calls::{self, READ_WRITE};
 use granule_programs::start::number;
 
@@ -23,7 +24,16 @@ const PAGES: u64 = 3;
 const STRIDE: u64 = 4;
 const PROT_READ: u64 = 1;
 
-const OPS: [&str; 4] = ["mprotect-split", "mprotect-merge", "mmap", "munmap"];
+const DONT_NEED: u64 = 4;
+
+const OPS: [&str; 6] = [
+    "mprotect-split",
+    "mprotect-merge",
+    "dontneed",
+    "mmap",
+    "munmap",
+    "munmap-one",
+];
 
 /// Measures each of some counts of areas. Returns the number of lines printed.
 pub(crate) fn measure(counts: &[u8], page: u64, rounds: usize) -> Result<usize, Failure> {
@@ -88,22 +98,39 @@ impl Areas {
         };
         let (split, splits) = protect(PROT_READ);
         let (merge, merges) = protect(READ_WRITE);
-        let (map, maps) = timed(|| {
-            // Neighbours that differ, so that each is an area.
-            let rights = [READ_WRITE, PROT_READ].into_iter().cycle();
-            mapped.iter_mut().zip(rights).try_for_each(|(at, rights)| {
-                *at = calls::map(2 * self.page, rights)?;
-                Ok(())
+        let (discard, discards) = timed(|| {
+            (0..TIMES).try_for_each(|time| {
+                let middle = [self.middle(time), self.page, DONT_NEED, 0, 0, 0];
+                done(calls::call(calls::MADVISE, middle)).map(drop)
             })
         });
-        let (unmap, unmaps) = timed(|| {
-            let mut mapped = mapped.iter();
-            mapped.try_for_each(|at| done(calls::unmap(*at, 2 * self.page)).map(drop))
-        });
-        for (name, result) in OPS.into_iter().zip([splits, merges, maps, unmaps]) {
+        for time in 0..TIMES {
+            write_all(self.middle(time), self.page, self.page);
+        }
+        let (map, maps) = timed(|| self.map(&mut mapped));
+        let (unmap, unmaps) = timed(|| self.unmap(&mapped));
+        self.map(&mut mapped).map_err(|error| ("mmap", error))?;
+        mapped.into_iter().for_each(read_one);
+        let (one, ones) = timed(|| self.unmap(&mapped));
+        let results = [splits, merges, discards, maps, unmaps, ones];
+        for (name, result) in OPS.into_iter().zip(results) {
             result.map_err(|error| (name, error))?;
         }
-        Ok([split, merge, map, unmap])
+        Ok([split, merge, discard, map, unmap, one])
+    }
+
+    /// Maps ranges of two pages. Neighbours differ, so that each is an area.
+    fn map(&self, mapped: &mut [u64]) -> Result<(), i64> {
+        let rights = [READ_WRITE, PROT_READ].into_iter().cycle();
+        mapped.iter_mut().zip(rights).try_for_each(|(at, rights)| {
+            *at = calls::map(2 * self.page, rights)?;
+            Ok(())
+        })
+    }
+
+    fn unmap(&self, mapped: &[u64]) -> Result<(), i64> {
+        let mut mapped = mapped.iter();
+        mapped.try_for_each(|at| done(calls::unmap(*at, 2 * self.page)).map(drop))
     }
 
     fn end(self) -> Result<(), Failure> {

@@ -155,6 +155,12 @@ pub(crate) fn write_all(memory: u64, bytes: u64, page: u64) {
     }
 }
 
+/// Reads a word of a page that the program mapped.
+pub(crate) fn read_one(page: u64) {
+    // SAFETY: as in `write_all`.
+    unsafe { (page as *const u64).read_volatile() };
+}
+
 /// A pipe that a child waits at until the parent has ended it.
 pub(crate) struct Pipe {
     pub(crate) read: u64,

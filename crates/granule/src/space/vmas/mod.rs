@@ -238,6 +238,17 @@ impl<'s> Vmas<'s> {
         (at < end).then_some(at)
     }
 
+    /// Finds where the addresses round `address` that no VMA contains begin and end, at most at `end`.
+    pub(super) fn hole_around(&self, address: VirtualAddress, end: u64) -> (u64, u64) {
+        let place = self.place(address);
+        let before = self.before(&place, address);
+        let behind = place.vma();
+        (
+            before.map_or(0, |vma| vma.end.0),
+            behind.map_or(end, |vma| vma.start.0),
+        )
+    }
+
     /// Finds the highest address, a multiple of `align`, at which `bytes` bytes are free between `low`
     /// and `high`. `align` is a power of two.
     #[must_use]

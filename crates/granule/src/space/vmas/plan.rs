@@ -120,7 +120,8 @@ impl Vmas<'_> {
         let mut plan = Plan::nothing(vma.start);
         plan.new.add(vma);
         plan.changes = true;
-        self.finish(plan, place, vma.start, vma.end)
+        self.finish(&mut plan, place, vma.start, vma.end)?;
+        Ok(plan)
     }
 
     /// Makes a plan to remove all VMAs, and parts of VMAs, from `start` to `end`, and perhaps to put one there instead.
@@ -159,7 +160,8 @@ impl Vmas<'_> {
         for vma in [new, behind].into_iter().flatten() {
             plan.new.add(vma);
         }
-        self.finish(plan, place, start, end)
+        self.finish(&mut plan, place, start, end)?;
+        Ok(plan)
     }
 
     /// Makes a plan to change all VMAs from `start` to `end`.
@@ -215,17 +217,18 @@ impl Vmas<'_> {
         if plan.new.all().is_none() {
             plan.one_by_one = Some((start, end, change));
         }
-        self.finish(plan, place, start, end)
+        self.finish(&mut plan, place, start, end)?;
+        Ok(plan)
     }
 
     /// Merges the neighbours of the range into a plan that begins at a place, and checks the plan.
     fn finish<'v>(
         &'v self,
-        mut plan: Plan,
+        plan: &mut Plan,
         mut place: Place<'v>,
         start: VirtualAddress,
         end: VirtualAddress,
-    ) -> Result<Plan, SpaceError> {
+    ) -> Result<(), SpaceError> {
         // What is cut at an edge of the range has no like neighbour outside of it.
         if plan.new.count > 0 && plan.new.last.end == end {
             let behind = match place.vmas.get(place.at + plan.old) {
@@ -255,10 +258,10 @@ impl Vmas<'_> {
             return Err(SpaceError::TooManyVmas { most: self.most });
         }
         match self
-            .nodes_for(&plan, &place)
+            .nodes_for(plan, &place)
             .saturating_sub(self.spare.count)
         {
-            0 => Ok(plan),
+            0 => Ok(()),
             missing => Err(SpaceError::OutOfVmaNodes { missing }),
         }
     }

@@ -37,8 +37,9 @@ use crate::sizes::show_size;
 ///   memory that is gone, with their tables, stacks, and what the kernel keeps for each. Not on kernels that
 ///   have no programs of 4K;
 /// - `mprotect-split-N` and `mprotect-merge-N` (`--areas N`): `mprotect` of the middle page of an area, which makes
-///   it three areas, and back, where the program has N areas; `mmap-N` and `munmap-N`: of two pages, where N areas
-///   have single free pages between them. Some areas fewer than N, so that none of these goes beyond it.
+///   it three areas, and back, where the program has N areas; `dontneed-N`: `madvise(MADV_DONTNEED)` of that page,
+///   which was written; `mmap-N` and `munmap-N`: of two pages, where N areas have single free pages between them;
+///   `munmap-one-N`: of two pages, one of which was read. Some areas fewer than N, so that none of these goes beyond it.
 ///
 /// With `--together` there is a program of each page size, and a kind of work of each is a row. They take turns,
 /// so that the counts of one are its own, while the others wait with all their memory. A round is `touch`, `fork`

@@ -312,10 +312,11 @@ fn one_area_among_many_takes_little_more_than_among_few() {
         assert!(some <= 4000 && many <= 5000, "{table}");
         assert!(most * 2 <= few * 3, "{table}");
     }
-    for op in ["mmap", "munmap"] {
+    for op in ["mmap", "munmap", "munmap-one"] {
         let [few, _, _, most] = each(op);
         assert!(most <= few * 2, "{table}");
     }
+    assert!(each("dontneed").into_iter().max() <= Some(1800), "{table}");
 }
 
 #[test]
