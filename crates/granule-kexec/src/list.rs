@@ -7,7 +7,7 @@
 //! which is [verified](fn@super::verify) before the point of no return: the relocation code itself
 //! checks nothing.
 //!
-//! A [`ListMemory`] gives access to the pages, and a [`TableAllocator`] provides them. No segment's
+//! A [`ListMemory`] gives access to the pages, and a [`TableEnvironment`] provides them. No segment's
 //! destination may cover one of these pages.
 
 #![allow(unsafe_code, reason = "words of the list's pages, and their way back")]
@@ -22,7 +22,7 @@ use super::tables::Transition;
 use super::verify::{ListError, digest, load_record};
 use core::mem::size_of;
 use granule::arch::{PageSize, PhysicalAddress};
-use granule::table::{FreedTable, TableAllocator};
+use granule::table::{FreedTable, Reservation, TableEnvironment};
 
 /// The entry of the next kernel by the relocation code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,13 +50,13 @@ pub struct Way {
 /// The value owns the list's pages until [`free`](Self::free) consumes it. They cannot be freed twice:
 ///
 /// ```compile_fail,E0382
-/// use granule::table::TableAllocator;
+/// use granule::table::TableEnvironment;
 /// use granule_kexec::{ListError, ListMemory, RelocationList};
 ///
 /// fn twice(
 ///     list: RelocationList,
 ///     memory: &impl ListMemory,
-///     pages: &mut impl TableAllocator,
+///     pages: &mut impl TableEnvironment,
 /// ) -> Result<(), ListError> {
 ///     // SAFETY: the memory reaches the list's pages, which `pages` gave.
 ///     unsafe {
@@ -129,12 +129,12 @@ impl RelocationList {
     /// The memory and the pages are two values, so the caller vouches that they fit:
     ///
     /// ```compile_fail,E0133
-    /// use granule::table::TableAllocator;
+    /// use granule::table::TableEnvironment;
     /// use granule_kexec::{ListMemory, MemoryMap, Refusal, RelocationList};
     ///
     /// fn through_other_memory(
     ///     other: &mut impl ListMemory,
-    ///     pages: &mut impl TableAllocator,
+    ///     pages: &mut impl TableEnvironment,
     ///     memory_map: &MemoryMap<'_>,
     /// ) -> Result<RelocationList, Refusal> {
     ///     RelocationList::write(other, pages, &[], memory_map)
@@ -151,7 +151,7 @@ impl RelocationList {
     /// `memory` reaches all pages that `pages` gives. They have the page size of `memory_map`.
     pub unsafe fn write(
         memory: &mut impl ListMemory,
-        pages: &mut impl TableAllocator,
+        pages: &mut impl TableEnvironment,
         segments: &[Segment<'_>],
         memory_map: &MemoryMap<'_>,
     ) -> Result<Self, Refusal> {
@@ -161,7 +161,7 @@ impl RelocationList {
         let more = totals.records.saturating_sub(room(page, true));
         let needed = 1 + more.div_ceil(room(page, false)) as usize;
         let out = Refusal::OutOfPages { what, needed };
-        if !pages.reserve(needed) {
+        if pages.reserve(needed) == Reservation::Refused {
             return Err(out);
         }
         // Each page is linked at once, so that an error path can find and free the pages allocated
@@ -172,7 +172,7 @@ impl RelocationList {
         let mut taken = 0;
         let mut wrong = None;
         while taken < needed && wrong.is_none() {
-            let Some(run) = pages.allocate(needed - taken) else {
+            let Some(run) = pages.allocate_run(needed - taken) else {
                 wrong = Some(out);
                 break;
             };
@@ -288,16 +288,16 @@ impl RelocationList {
 
     /// Frees the pages of the list.
     ///
-    /// The allocator is another value than the list, so the caller vouches for it:
+    /// The environment is another value than the list, so the caller vouches for it:
     ///
     /// ```compile_fail,E0133
-    /// use granule::table::TableAllocator;
+    /// use granule::table::TableEnvironment;
     /// use granule_kexec::{ListMemory, RelocationList};
     ///
     /// fn to_another(
     ///     list: RelocationList,
     ///     memory: &impl ListMemory,
-    ///     other: &mut impl TableAllocator,
+    ///     other: &mut impl TableEnvironment,
     /// ) {
     ///     let _ = list.free(memory, other);
     /// }
@@ -310,18 +310,18 @@ impl RelocationList {
     ///
     /// # Safety
     ///
-    /// `memory` reaches the list's pages, as in [`write`](Self::write). `pages` is the allocator that
+    /// `memory` reaches the list's pages, as in [`write`](Self::write). `pages` is the environment that
     /// they came from, or one that may have them and can reach them.
     pub unsafe fn free(
         self,
         memory: &impl ListMemory,
-        pages: &mut impl TableAllocator,
+        pages: &mut impl TableEnvironment,
     ) -> Result<(), ListError> {
         self.each_page(memory, |_| {})?;
         self.each_page(memory, |page| {
             // SAFETY: the pages that the links lead to are those that were allocated, by the private
             // `page_digest`, and `self` is consumed. They hold data only and are never used as tables.
-            // The caller vouches for the allocator.
+            // The caller vouches for the environment.
             pages.free(unsafe { FreedTable::unreachable(page) });
         })
     }

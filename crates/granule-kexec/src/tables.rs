@@ -258,7 +258,7 @@ pub fn build<P: Page, E: TableEnvironment>(
     let (high, mut environment) = tables.into_parts();
     // Orders the stores to both trees before their first walk, by this CPU. Nothing changes the trees
     // after that, so no TLBI is ever needed.
-    publish(&mut environment);
+    publish(|instruction| environment.invalidate(instruction));
     let upper_half = Half {
         root: high,
         geometry: needs.upper,
@@ -287,8 +287,8 @@ pub fn build<P: Page, E: TableEnvironment>(
 ///
 /// # Safety
 ///
-/// `environment` reaches the tables, and its allocator is the one that they came from, or may have
-/// their pages. No CPU walks the tables.
+/// `environment` reaches the tables, and is the one that they came from, or may have their pages. No
+/// CPU walks the tables.
 pub unsafe fn free<P: Page, E: TableEnvironment>(environment: E, transition: Transition) {
     let [lower, upper] = transition.halves;
     // SAFETY: the private `halves` are of `build` and of this value alone, which is consumed. The caller
@@ -304,7 +304,7 @@ pub unsafe fn free<P: Page, E: TableEnvironment>(environment: E, transition: Tra
 ///
 /// # Safety
 ///
-/// The environment reaches the tables, and its allocator may have their pages. No CPU walks the tree.
+/// The environment reaches the tables and may have their pages. No CPU walks the tree.
 unsafe fn destroy<P: Page, E: TableEnvironment>(half: Half, environment: E) -> Option<E> {
     let Half { root, geometry } = half;
     // SAFETY: `build` alone makes a `Half`, of a tree that the library wrote and that nothing else

@@ -12,10 +12,11 @@ use granule::arch::{
     Attributes, Descriptor, Dispatch, Geometry, Level, Page, Page4K, PageSize, Permissions,
     PhysicalAddress, Regime, VaRange, VirtualAddress,
 };
+use granule::forward;
 use granule::linear::fixmap::{Entries, FixmapSlots, Slot};
 use granule::table::{
-    BitChange, Environment, FreedTable, Holes, Leaves, PageTables, PermissionChange,
-    TableAllocator, TableMemory, TableRun, TlbOps, Visibility,
+    BitChange, FreedTable, Holes, Leaves, Maintenance, PageTables, PermissionChange, Reservation,
+    TableEnvironment, TablePages, Visibility,
 };
 use granule_testing::held::Held;
 use granule_testing::host::{self, Event as Noted, Host};
@@ -179,11 +180,7 @@ impl Dispatch for Compare {
             page_bytes: P::SIZE.bytes(),
             ..Kept::default()
         };
-        let environment = Environment {
-            memory: Traced::new(inner.memory, &kept),
-            allocator: Traced::new(inner.allocator, &kept),
-            tlb: Traced::new(inner.tlb, &kept),
-        };
+        let environment = Traced::new(inner, &kept);
         let tables = PageTables::<P, _>::new(geometry, environment).unwrap();
         let mut tables = Held::new(tables, true);
         let (page, start) = (P::SIZE.bytes(), geometry.base());
@@ -222,35 +219,34 @@ impl Dispatch for Compare {
     }
 }
 
-/// An allocator that changes other tables, through a wrapper with the same sink, when it gives a
+/// An environment that changes other tables, through a wrapper with the same sink, when it gives a
 /// page out and when it takes one back: a kernel whose free pages are invalid does.
-struct Watched<'a, A, M> {
-    inner: A,
-    entry: Traced<M, &'a Kept>,
+struct Watched<'a, E> {
+    inner: E,
+    other: Traced<E, &'a Kept>,
     table: PhysicalAddress,
 }
 
-impl<A, M: TableMemory> Watched<'_, A, M> {
+impl<E: TableEnvironment> Watched<'_, E> {
     fn set(&mut self, descriptor: u64) {
         let descriptor = Descriptor(descriptor);
         // SAFETY: a table of the host's that nothing else uses.
         unsafe {
-            self.entry
+            self.other
                 .store(self.table, 0, descriptor, Visibility::Live);
         }
     }
 }
 
-// SAFETY: gives out what `inner` gives out.
-unsafe impl<A: TableAllocator, M: TableMemory> TableAllocator for Watched<'_, A, M> {
-    fn reserve(&mut self, tables: usize) -> bool {
-        self.inner.reserve(tables)
-    }
+// SAFETY: gives out what `inner` gives out, and forwards the rest.
+unsafe impl<E: TableEnvironment> TableEnvironment for Watched<'_, E> {
+    forward!(self.inner: reach reserve capabilities invalidate);
+    forward!(self.inner: load find_unlike store exchange fill update update_alike);
 
-    fn allocate(&mut self, most: usize) -> Option<TableRun> {
-        let run = self.inner.allocate(most)?;
+    fn allocate(&mut self) -> Option<PhysicalAddress> {
+        let page = self.inner.allocate()?;
         self.set(0x703);
-        Some(run)
+        Some(page)
     }
 
     fn free(&mut self, table: FreedTable) {
@@ -260,7 +256,7 @@ unsafe impl<A: TableAllocator, M: TableMemory> TableAllocator for Watched<'_, A,
 }
 
 #[test]
-fn an_allocator_may_record_in_its_turn() {
+fn an_allocation_may_record_in_its_turn() {
     let geometry = PLAIN.geometry(PageSize::K4, 48, VaRange::Upper);
     let host = Host::new(&geometry, 0x4000_0000, 64);
     let kept = Kept {
@@ -268,21 +264,15 @@ fn an_allocator_may_record_in_its_turn() {
         ..Kept::default()
     };
     let mut inner = host::environment(&host, TlbCapabilities::BASIC);
-    assert!(inner.allocator.reserve(1));
-    let table = inner.allocator.allocate(1).unwrap().first;
+    assert_eq!(inner.reserve(1), Reservation::Granted);
+    let table = inner.allocate().unwrap();
+    let other = host::environment(&host, TlbCapabilities::BASIC);
     let watched = Watched {
-        inner: inner.allocator,
-        entry: Traced::new(
-            host::environment(&host, TlbCapabilities::BASIC).memory,
-            &kept,
-        ),
+        inner,
+        other: Traced::new(other, &kept),
         table,
     };
-    let environment = Environment {
-        memory: Traced::new(inner.memory, &kept),
-        allocator: Traced::new(watched, &kept),
-        tlb: Traced::new(inner.tlb, &kept),
-    };
+    let environment = Traced::new(watched, &kept);
     let tables = PageTables::<Page4K, _>::new(geometry, environment).unwrap();
     let mut tables = Held::new(tables, true);
     let attributes = Attributes::normal(Permissions::READ_WRITE);
@@ -316,21 +306,21 @@ fn the_recorded_events_are_those_that_the_host_sees() {
 /// Slots that do nothing.
 struct Still(Geometry);
 
-impl TlbOps for Still {
-    fn capabilities(&self) -> &TlbCapabilities {
-        &TlbCapabilities::BASIC
-    }
-    fn dsb_ishst(&mut self) {}
-    fn dsb_ish(&mut self) {}
-    fn isb(&mut self) {}
-    fn tlbi(&mut self, _regime: Regime, _op: TlbiOp) {}
-}
-
 // SAFETY: nothing is reached, and nothing is claimed to be.
 unsafe impl FixmapSlots for Still {
     fn geometry(&self) -> &Geometry {
         &self.0
     }
+    fn pages(&self) -> Option<TablePages> {
+        None
+    }
+    fn reserve(&mut self, _tables: usize) -> Reservation {
+        Reservation::Refused
+    }
+    fn allocate(&mut self) -> Option<PhysicalAddress> {
+        None
+    }
+    fn issue(&mut self, _instruction: Maintenance) {}
     fn address(&self, slot: Slot) -> VirtualAddress {
         VirtualAddress(0x1000 * (slot.number() + 1) as u64)
     }
@@ -406,11 +396,7 @@ fn some_work(kept: &Kept) -> Vec<Noted> {
     let host = Host::new(&geometry, 0x4000_0000, 64);
     let capabilities = TlbCapabilities::BASIC.level_hint(true);
     let inner = host::environment(&host, capabilities);
-    let environment = Environment {
-        memory: Traced::new(inner.memory, kept),
-        allocator: Traced::new(inner.allocator, kept),
-        tlb: Traced::new(inner.tlb, kept),
-    };
+    let environment = Traced::new(inner, kept);
     let tables = PageTables::<Page4K, _>::new(geometry, environment).unwrap();
     let mut tables = Held::new(tables, true);
     let (start, output) = (geometry.base(), PhysicalAddress(0x8000_0000));

@@ -24,10 +24,11 @@ use granule::arch::{
     PhysicalAddress, Regime, VaRange, VirtualAddress,
 };
 use granule::linear::{LeafStats, Placement};
-use granule::table::{Counted, Counters, Leaves, PageTables, Piece, Visit};
+use granule::table::{Leaves, PageTables, Piece, Visit};
 use granule_boot::choice::{PageSizeInputs, Wish, choose_page_size, choose_va_bits};
 use granule_boot::memblock::Memblock;
 use granule_boot::sizes::SizeSet;
+use granule_trace::recorder::{Counted, Counters};
 use std::error::Error;
 use std::rc::Rc;
 
@@ -118,7 +119,7 @@ impl Dispatch for Boot {
         let first = PhysicalAddress(0x7000_0000);
         let counters = Counters::new();
         let inner = host::environment(&geometry, first, pages, true);
-        let aloud = Rc::clone(&inner.tlb.aloud);
+        let aloud = Rc::clone(&inner.aloud);
         let environment = Counted::new(inner, &counters);
         let mut tables = PageTables::<P, _>::new(geometry, environment)?;
 
@@ -158,7 +159,7 @@ impl Dispatch for Boot {
         // Now a CPU walks the tables, so the library issues barriers and TLBIs for changes.
         aloud.set(true);
         println!("the tables become live:");
-        // SAFETY: no CPU walks the tables here; a kernel passes `hw::Hardware`.
+        // SAFETY: no CPU walks the tables here; a kernel calls `hw::issue`.
         let mut tables = unsafe { tables.make_live() };
         println!("  TTBR1_EL1 {:#018x}", tables.ttbr(0).bits());
         println!("the boot text goes:");

@@ -10,11 +10,12 @@
 //! # The parts
 //!
 //! - [`arch`]: the architecture as values.
-//! - [`table`]: maps, unmaps, changes permissions, queries and visits. It uses three small traits:
-//!   access to a table's memory, allocation of table pages, and barriers with TLBIs.
+//! - [`table`]: maps, unmaps, changes permissions, queries and visits. A kernel
+//!   implements one trait ([`table::TableEnvironment`]): a pointer to a table, a page for a new one, its
+//!   release, and barriers with TLBIs.
 //! - [`linear`]: the linear map of all RAM.
 //! - [`space`]: address spaces of user programs: demand faults, copy-on-write, ASIDs.
-//! - `hw`, on arm64 only: the running CPU. It has the third trait, the ID registers, cache
+//! - `hw`, on arm64 only: the running CPU. It has barriers and TLBIs, the ID registers, cache
 //!   maintenance, the switch of the MMU, and a handler of TLB conflict aborts. No other module
 //!   issues an instruction.
 //! - [`guide`]: how to write code that assumes no page size, with examples.
@@ -28,14 +29,13 @@
 //!
 //! Three crates build on this one for what a kernel needs besides page tables: `granule-boot`
 //! (the choice of a page size, the device tree before the MMU is on, early memory), `granule-kexec`
-//! (starting another kernel) and `granule-trace` (a trace of the calls to the three traits, by its feature `recorder`).
+//! (starting another kernel) and `granule-trace` (counts and traces of what tables do to memory and TLBs, by its feature `recorder`).
 //!
 //! # An example
 //!
 //! The example builds tables in a plain vector, on any machine.
 //!
 //! ```
-//! use granule::arch::tlbi::TlbCapabilities;
 //! use granule::arch::*;
 //! use granule::table::*;
 //!
@@ -47,12 +47,10 @@
 //! let mut memory = vec![0u64; 17 * 2048];
 //! let start = PhysicalAddress(memory.as_mut_ptr().expose_provenance() as u64);
 //! let flat = unsafe { Offset::new(0) }; // SAFETY: the vector outlives the tables.
-//! let mut allocator = FreeList::new(flat, PageSize::K16);
-//! unsafe { allocator.add(start, PhysicalAddress(start.0 + 17 * 16384)) }; // SAFETY: as above.
-//! let environment =
-//!     Environment { memory: DirectMapped(flat), allocator, tlb: NoCpu(TlbCapabilities::BASIC) };
+//! let mut pages = FreeList::new(flat, PageSize::K16);
+//! unsafe { pages.add(start, PhysicalAddress(start.0 + 17 * 16384)) }; // SAFETY: as above.
 //!
-//! let mut tables = PageTables::<Page16K, _>::new(geometry, environment)?;
+//! let mut tables = PageTables::<Page16K, _>::new(geometry, pages)?;
 //! let (base, ram) = (geometry.base(), Attributes::normal(Permissions::READ_WRITE));
 //! tables.map(base, PhysicalAddress(0x8000_0000), 1 << 30, ram, Leaves::LARGEST)?;
 //! let there = tables.query(base).ok_or("not mapped")?;
@@ -60,7 +58,7 @@
 //! # Ok::<(), Box<dyn core::error::Error>>(())
 //! ```
 //!
-//! A kernel passes its own memory, and on arm64 `hw::Hardware` for the instructions. The module
+//! A kernel implements [`table::TableEnvironment`], with `hw::issue` for the instructions. The module
 //! `hw` has the whole way from MMU off to on, step by step, and `examples` in the repository has a
 //! kernel and firmware that boot.
 //!

@@ -7,9 +7,9 @@
 #![no_std]
 #![no_main]
 
-use board::{RAM, UART, finish, println, reported};
+use board::{Counted, Counters, Identity, RAM, UART, finish, println, reported};
 use core::arch::global_asm;
-use granule::arch::{bbm::*, bbm_policy::*, errata::Errata, tlbi::TlbCapabilities, *};
+use granule::arch::{bbm::*, bbm_policy::*, errata::Errata, *};
 use granule::hw;
 use granule::table::*;
 
@@ -81,14 +81,10 @@ impl Dispatch for Kernel {
     fn run<P: Page>(self) -> Option<()> {
         let Self(cpu, [text, rodata, data, pool, end]) = self;
         let geometry = reported(Geometry::new(&cpu, P::SIZE, 39, VaRange::Lower, Regime::El1And0))?;
-        // SAFETY: RAM is mapped to its own address, with the MMU on as with it off.
-        let flat = unsafe { Offset::new(0) };
-        let mut allocator = FreeList::new(flat, P::SIZE);
-        // SAFETY: nothing else uses the pool.
-        unsafe { allocator.add(PhysicalAddress(pool), PhysicalAddress(end)) };
-        let (memory, tlb) = (DirectMapped(flat), hw::Hardware::new(TlbCapabilities::of(&cpu)));
+        // SAFETY: nothing else uses the pool. RAM is mapped to its own address, with the MMU on as with it off.
+        let identity = unsafe { Identity::new(&cpu, P::SIZE, pool, end) };
         let counters = Counters::new();
-        let environment = Counted::new(Environment { memory, allocator, tlb }, &counters);
+        let environment = Counted::new(identity, &counters);
         let count = |what: &str| println!("{what}: {:?}", counters.get());
 
         // What the CPU allows decides whether memory whose permissions change may be mapped in blocks.

@@ -5,6 +5,11 @@
 
 #![no_std]
 
+mod tables;
+
+pub use granule_trace::recorder::{Counted, Counters};
+pub use tables::Identity;
+
 use core::arch::asm;
 use core::fmt::{self, Write};
 

@@ -7,9 +7,9 @@
 #![no_std]
 #![no_main]
 
-use board::{RAM, UART, finish, println, reported};
+use board::{Counted, Counters, Identity, RAM, UART, finish, println, reported};
 use core::arch::global_asm;
-use granule::arch::{tlbi::TlbCapabilities, *};
+use granule::arch::*;
 use granule::hw;
 use granule::table::*;
 
@@ -79,14 +79,10 @@ impl Dispatch for Firmware {
         let regime = if hw::exception_level() == 3 { Regime::El3 } else { Regime::El2 };
         // An identity map needs as many bits as the last physical address.
         let geometry = reported(Geometry::new(&cpu, P::SIZE, 36, VaRange::Lower, regime))?;
-        // SAFETY: the pool is mapped to its own address, with the MMU on as with it off.
-        let flat = unsafe { Offset::new(0) };
-        let mut allocator = FreeList::new(flat, P::SIZE);
-        // SAFETY: nothing else uses the pool.
-        unsafe { allocator.add(PhysicalAddress(pool), PhysicalAddress(end)) };
-        let (memory, tlb) = (DirectMapped(flat), hw::Hardware::new(TlbCapabilities::of(&cpu)));
+        // SAFETY: nothing else uses the pool. It is mapped to its own address, with the MMU on as with it off.
+        let identity = unsafe { Identity::new(&cpu, P::SIZE, pool, end) };
         let counters = Counters::new();
-        let environment = Counted::new(Environment { memory, allocator, tlb }, &counters);
+        let environment = Counted::new(identity, &counters);
 
         let mut tables = reported(PageTables::<P, _>::new(geometry, environment))?;
         let [read, execute, write] = [Permissions::READ, Permissions::READ_EXECUTE, Permissions::READ_WRITE];

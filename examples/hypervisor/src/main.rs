@@ -6,9 +6,9 @@
 #![no_std]
 #![no_main]
 
-use board::{RAM, UART, finish, println, reported};
+use board::{Counted, Counters, Identity, RAM, UART, finish, println, reported};
 use core::arch::{asm, global_asm};
-use granule::arch::{tlbi::TlbCapabilities, *};
+use granule::arch::*;
 use granule::hw;
 use granule::table::*;
 
@@ -73,15 +73,9 @@ impl Dispatch for Hypervisor {
     fn run<P: Page>(self) -> Option<()> {
         let Self(cpu, [text, rodata, data, pool, end]) = self;
         let (page, half) = (P::SIZE.bytes(), (pool + end) / 2);
-        // SAFETY: RAM is mapped to its own address, with the MMU on as with it off.
-        let flat = unsafe { Offset::new(0) };
-        let (memory, tlb) = (DirectMapped(flat), hw::Hardware::new(TlbCapabilities::of(&cpu)));
-        let tables = |start, end| {
-            let mut allocator = FreeList::new(flat, P::SIZE);
-            // SAFETY: nothing else uses this part of the pool.
-            unsafe { allocator.add(PhysicalAddress(start), PhysicalAddress(end)) };
-            Environment { memory, allocator, tlb }
-        };
+        // SAFETY: nothing else uses the pool, of which each tree has a half. RAM is mapped to its own address, with
+        // the MMU on as with it off.
+        let tables = |start, end| unsafe { Identity::new(&cpu, P::SIZE, start, end) };
         // Its own tables.
         let geometry = reported(Geometry::new(&cpu, P::SIZE, 36, VaRange::Lower, Regime::El2))?;
         let mut own = reported(PageTables::<P, _>::new(geometry, tables(pool, half)))?;

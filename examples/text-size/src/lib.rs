@@ -1,6 +1,12 @@
-//! An entry point for each program, which calls its function with values that the compiler does not know.
+//! What the programs share: an entry point, which calls a function with values that the compiler does not know, and
+//! the environment of their tables.
 
 #![no_std]
+
+#[path = "../../board/src/tables.rs"]
+mod tables;
+
+pub use tables::Identity;
 
 /// Writes the entry point of a program.
 #[macro_export]

@@ -8,15 +8,14 @@
 use crate::bytes::Bytes;
 use core::cell::Cell;
 use core::ops::ControlFlow;
-use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{
     Attributes, CpuFeatures, Descriptor, Geometry, IdRegisters, Kind, Level, Page, Page4K, Page16K,
     Page64K, PageSize, PhysicalAddress, Regime, VaRange, VirtualAddress,
 };
 use granule::table::{
-    Entry, FreedTable, NoCpu, PageTables, TableAllocator, TableMemory, TableRun, Visibility, Visit,
+    Entry, FreedTable, Maintenance, PageTables, TableEnvironment, TableError, TableView,
+    UnreadTable, Visibility, Visit,
 };
-use granule::table::{Environment, TableError, TableView, UnreadTable};
 use granule_boot::memblock::{Direction, LeftOut, Memblock};
 
 /// A CPU with all features and 52 bits.
@@ -68,25 +67,22 @@ impl Hostile {
     }
 }
 
-// SAFETY: it reads its own vector at every address, and drops every store.
-unsafe impl TableMemory for Hostile {
+// SAFETY: it reads its own vector at every address, drops every store, and allocates nothing.
+unsafe impl TableEnvironment for Hostile {
+    const BY_POINTER: bool = false;
+
+    fn reach(&self, _: PhysicalAddress) -> *mut u64 {
+        core::ptr::null_mut()
+    }
+    fn allocate(&mut self) -> Option<PhysicalAddress> {
+        None
+    }
+    fn free(&mut self, _: FreedTable) {}
+    fn invalidate(&mut self, _: Maintenance) {}
     unsafe fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor {
         Descriptor(self.word(table, index))
     }
     unsafe fn store(&mut self, _: PhysicalAddress, _: usize, _: Descriptor, _: Visibility) {}
-}
-
-struct Empty;
-
-// SAFETY: it allocates nothing.
-unsafe impl TableAllocator for Empty {
-    fn reserve(&mut self, tables: usize) -> bool {
-        tables == 0
-    }
-    fn allocate(&mut self, _: usize) -> Option<TableRun> {
-        None
-    }
-    fn free(&mut self, _: FreedTable) {}
 }
 
 pub(crate) fn walker(bytes: &[u8]) {
@@ -110,13 +106,8 @@ fn walk<P: Page>(mut bytes: Bytes<'_>) {
     }
     words.push(0);
     let memory = Hostile { words };
-    let parts = Environment {
-        memory,
-        allocator: Empty,
-        tlb: NoCpu(TlbCapabilities::BASIC),
-    };
     // SAFETY: the memory has a value for every address, and no CPU walks these tables.
-    let tables = unsafe { PageTables::<P, _>::from_root(PhysicalAddress(0), geometry, parts) };
+    let tables = unsafe { PageTables::<P, _>::from_root(PhysicalAddress(0), geometry, memory) };
     let Ok(mut tables) = tables else { return };
     if let Some(found) = tables.query(address) {
         assert!(found.start.0 <= address.0);

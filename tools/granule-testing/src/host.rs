@@ -1,17 +1,18 @@
-//! The library's three traits over host allocations that stand for physical memory.
+//! The library's environment of page tables over host allocations that stand for physical memory.
 //!
 //! Each allocated page is a host allocation of its own, reached through a table of pointers. So no
 //! address becomes a pointer, and Miri sees every stray access. A new page holds garbage (a pattern
 //! that decodes as a valid table). Every access is checked against the pages allocated at that
 //! moment, and every action is recorded. Judging the record does not belong here.
 
-#![allow(unsafe_code, reason = "the traits of tables over the host's memory")]
+#![allow(unsafe_code, reason = "tables in the host's memory")]
 
 use granule::arch::tlbi::{TlbCapabilities, TlbiOp};
 use granule::arch::{Descriptor, Geometry, PhysicalAddress, Regime};
+use granule::forward;
 use granule::table::{
-    BitChange, BitPattern, DirectMapped, Environment, FreedTable, PhysToVirt, TableAllocator,
-    TableMemory, TableRun, TlbOps, Visibility,
+    BitChange, FreedTable, Maintenance, PhysToVirt, Reservation, TableEnvironment, TableRun,
+    Visibility,
 };
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -50,7 +51,7 @@ pub enum Event {
     OtherTlbi(Regime, TlbiOp),
 }
 
-/// The way in which the allocator picks pages.
+/// The way in which pages are picked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Runs {
     /// As many consecutive pages as requested.
@@ -61,7 +62,7 @@ pub enum Runs {
     Short,
 }
 
-/// The memory of an allocator whose addresses are numbers only, in a test that frees no page: any
+/// The memory of an arena whose addresses are numbers only, in a test that frees no page: any
 /// access panics.
 #[derive(Clone, Copy, Debug)]
 pub struct NothingFreed;
@@ -87,6 +88,8 @@ pub struct Host {
     budget: Cell<usize>,
     /// Pages reserved but not yet allocated.
     reserved: Cell<usize>,
+    /// Whether pages can be reserved.
+    reserves: Cell<bool>,
     events: RefCell<Vec<Event>>,
     /// The number of calls of bulk operations and single stores.
     calls: Cell<usize>,
@@ -106,6 +109,7 @@ impl Host {
             random: Cell::new(0x9e37_79b9_7f4a_7c15),
             budget: Cell::new(usize::MAX),
             reserved: Cell::new(0),
+            reserves: Cell::new(true),
             events: RefCell::new(Vec::new()),
             calls: Cell::new(0),
         })
@@ -113,6 +117,11 @@ impl Host {
 
     pub fn set_runs(&self, runs: Runs) {
         self.runs.set(runs);
+    }
+
+    /// From now on pages cannot be reserved, so that trees hold pages.
+    pub fn without_reservations(&self) {
+        self.reserves.set(false);
     }
 
     /// From now on only `pages` pages can be allocated.
@@ -238,6 +247,52 @@ impl Host {
         );
     }
 
+    /// Checks and records stores of `descriptor`, `descriptor + step`, ...
+    fn stored(
+        &self,
+        table: PhysicalAddress,
+        first: usize,
+        count: usize,
+        descriptor: Descriptor,
+        step: u64,
+        visibility: Visibility,
+    ) {
+        self.check(first, count);
+        self.calls.set(self.calls.get() + 1);
+        self.note(Event::Store {
+            table: table.0,
+            first,
+            count,
+            descriptor: descriptor.0,
+            step,
+            visibility,
+        });
+    }
+
+    /// Checks and records an update, before it.
+    fn updated(
+        &self,
+        table: PhysicalAddress,
+        first: usize,
+        count: usize,
+        change: BitChange,
+        visibility: Visibility,
+    ) {
+        self.check(first, count);
+        self.calls.set(self.calls.get() + 1);
+        for index in first..first + count {
+            let old = self.word(table.0, index);
+            if old & change.of != 0 {
+                self.note(Event::Change {
+                    table: table.0,
+                    index,
+                    descriptor: old & !change.clear | change.set,
+                    visibility,
+                });
+            }
+        }
+    }
+
     fn next_random(&self, below: usize) -> usize {
         let mut x = self.random.get();
         x ^= x << 13;
@@ -258,166 +313,49 @@ impl Drop for Host {
     }
 }
 
-/// Finds the pointer to a table.
-#[derive(Clone)]
-pub struct HostPhysToVirt(Rc<Host>);
+/// The pages of a host, reached through pointers as in a kernel.
+struct Pages {
+    host: Rc<Host>,
+    capabilities: TlbCapabilities,
+}
 
 // SAFETY: `memory` returns the pointer from the page's allocation, aligned for `u64`. It panics
-// unless the page is allocated, and the allocation lives as long as that.
-unsafe impl PhysToVirt for HostPhysToVirt {
-    fn pointer(&self, table: PhysicalAddress) -> *mut u64 {
-        self.0.memory(table.0)
-    }
-}
-
-/// [`DirectMapped`], as a kernel uses it, after the host's checks.
-pub struct Memory {
-    host: Rc<Host>,
-    inner: DirectMapped<HostPhysToVirt>,
-}
-
-// SAFETY: each call is checked and forwarded to `DirectMapped`.
-unsafe impl TableMemory for Memory {
-    unsafe fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor {
-        assert!(index < self.host.words());
-        // SAFETY: the page is allocated and the index is inside it, as just checked.
-        unsafe { self.inner.load(table, index) }
+// unless the page is allocated, and the allocation lives as long as that. A page is allocated once
+// until it is freed, from the host's own memory.
+unsafe impl TableEnvironment for Pages {
+    fn reach(&self, table: PhysicalAddress) -> *mut u64 {
+        self.host.memory(table.0)
     }
 
-    unsafe fn find_unlike(
-        &self,
-        table: PhysicalAddress,
-        first: usize,
-        count: usize,
-        pattern: BitPattern,
-        visibility: Visibility,
-    ) -> Option<usize> {
-        self.host.check(first, count);
-        // SAFETY: as for `load`, for each entry.
-        unsafe {
-            self.inner
-                .find_unlike(table, first, count, pattern, visibility)
+    fn reserve(&mut self, tables: usize) -> Reservation {
+        let host = &self.host;
+        if !host.reserves.get() {
+            return Reservation::Unsupported;
         }
-    }
-
-    unsafe fn store(
-        &mut self,
-        table: PhysicalAddress,
-        index: usize,
-        descriptor: Descriptor,
-        visibility: Visibility,
-    ) {
-        self.host.check(index, 1);
-        self.host.calls.set(self.host.calls.get() + 1);
-        self.host.note(Event::Store {
-            table: table.0,
-            first: index,
-            count: 1,
-            descriptor: descriptor.0,
-            step: 0,
-            visibility,
-        });
-        // SAFETY: as for `load`.
-        unsafe { self.inner.store(table, index, descriptor, visibility) }
-    }
-
-    unsafe fn exchange(
-        &mut self,
-        table: PhysicalAddress,
-        index: usize,
-        descriptor: Descriptor,
-        visibility: Visibility,
-    ) -> Descriptor {
-        self.host.check(index, 1);
-        self.host.calls.set(self.host.calls.get() + 1);
-        self.host.note(Event::Store {
-            table: table.0,
-            first: index,
-            count: 1,
-            descriptor: descriptor.0,
-            step: 0,
-            visibility,
-        });
-        // SAFETY: as for `load`.
-        unsafe { self.inner.exchange(table, index, descriptor, visibility) }
-    }
-
-    unsafe fn fill(
-        &mut self,
-        table: PhysicalAddress,
-        first: usize,
-        count: usize,
-        descriptor: Descriptor,
-        step: u64,
-        visibility: Visibility,
-    ) {
-        self.host.check(first, count);
-        self.host.calls.set(self.host.calls.get() + 1);
-        self.host.note(Event::Store {
-            table: table.0,
-            first,
-            count,
-            descriptor: descriptor.0,
-            step,
-            visibility,
-        });
-        // SAFETY: as for `load`, for each entry.
-        unsafe {
-            self.inner
-                .fill(table, first, count, descriptor, step, visibility)
-        }
-    }
-
-    unsafe fn update(
-        &mut self,
-        table: PhysicalAddress,
-        first: usize,
-        count: usize,
-        change: BitChange,
-        visibility: Visibility,
-    ) -> usize {
-        self.host.check(first, count);
-        self.host.calls.set(self.host.calls.get() + 1);
-        for index in first..first + count {
-            let old = self.host.word(table.0, index);
-            if old & change.of != 0 {
-                self.host.note(Event::Change {
-                    table: table.0,
-                    index,
-                    descriptor: old & !change.clear | change.set,
-                    visibility,
-                });
-            }
-        }
-        // SAFETY: as for `load`, for each entry.
-        unsafe { self.inner.update(table, first, count, change, visibility) }
-    }
-}
-
-/// Allocates the host's pages.
-pub struct Allocator(Rc<Host>);
-
-// SAFETY: a page is allocated once until it is freed, from the host's own memory, which the memory
-// above reaches.
-unsafe impl TableAllocator for Allocator {
-    fn reserve(&mut self, tables: usize) -> bool {
-        let host = &self.0;
         host.note(Event::Reserve(tables));
         let free = host.pages.len() - host.given_out();
         if tables > host.budget.get().min(free) {
-            return false;
+            return Reservation::Refused;
         }
         host.reserved.set(tables);
-        true
+        Reservation::Granted
     }
 
-    fn allocate(&mut self, most: usize) -> Option<TableRun> {
-        let host = &self.0;
+    fn allocate(&mut self) -> Option<PhysicalAddress> {
+        self.allocate_run(1).map(|run| run.first)
+    }
+
+    fn allocate_run(&mut self, most: usize) -> Option<TableRun> {
+        let host = &self.host;
         assert!(most > 0, "nothing was asked for");
+        let reserved = host.reserved.get();
         assert!(
-            host.reserved.get() > 0,
+            reserved > 0 || !host.reserves.get(),
             "a table is allocated that was not reserved"
         );
+        if host.budget.get() == 0 {
+            return None;
+        }
         let pages = host.pages.len();
         let start = match host.runs.get() {
             Runs::Long => 0,
@@ -434,14 +372,14 @@ unsafe impl TableAllocator for Allocator {
             .take_while(|&page| is_free(page))
             .count();
         assert!(
-            count <= host.reserved.get(),
+            count <= reserved || !host.reserves.get(),
             "more tables are allocated than were reserved"
         );
         for page in first..first + count {
             // All ones: valid, and a table at every level except the last.
             host.give(page, 0xff);
         }
-        host.reserved.set(host.reserved.get() - count);
+        host.reserved.set(reserved.saturating_sub(count));
         host.budget.set(host.budget.get() - count);
         let first = host.first + first as u64 * host.page;
         host.note(Event::Allocate { first, count });
@@ -452,7 +390,7 @@ unsafe impl TableAllocator for Allocator {
     }
 
     fn allocate_aligned(&mut self, count: usize) -> Option<PhysicalAddress> {
-        let host = &self.0;
+        let host = &self.host;
         let bytes = count as u64 * host.page;
         let is_free = |page: usize| host.pages[page].get().is_null();
         let aligned = |page: usize| (host.first + page as u64 * host.page) % bytes == 0;
@@ -470,55 +408,55 @@ unsafe impl TableAllocator for Allocator {
     }
 
     fn free(&mut self, table: FreedTable) {
-        let host = &self.0;
+        let host = &self.host;
         host.take_back(host.page_of(table.address().0));
         host.budget.set(host.budget.get().saturating_add(1));
         host.note(Event::Free(table.address().0));
     }
-}
 
-/// Records barriers and TLBIs.
-pub struct Recorder {
-    host: Rc<Host>,
-    capabilities: TlbCapabilities,
-}
+    fn capabilities(&self) -> TlbCapabilities {
+        self.capabilities
+    }
 
-impl TlbOps for Recorder {
-    fn capabilities(&self) -> &TlbCapabilities {
-        &self.capabilities
-    }
-    fn dsb_ishst(&mut self) {
-        self.host.note(Event::DsbIshst);
-    }
-    fn dsb_ish(&mut self) {
-        self.host.note(Event::DsbIsh);
-    }
-    fn isb(&mut self) {
-        self.host.note(Event::Isb);
-    }
-    fn tlbi(&mut self, regime: Regime, op: TlbiOp) {
-        self.host.note(if regime == self.host.regime {
-            Event::Tlbi(op)
-        } else {
-            Event::OtherTlbi(regime, op)
+    fn invalidate(&mut self, instruction: Maintenance) {
+        self.host.note(match instruction {
+            Maintenance::DsbIshst => Event::DsbIshst,
+            Maintenance::DsbIsh => Event::DsbIsh,
+            Maintenance::Isb => Event::Isb,
+            Maintenance::Tlbi(regime, op) if regime == self.host.regime => Event::Tlbi(op),
+            Maintenance::Tlbi(regime, op) => Event::OtherTlbi(regime, op),
         });
     }
 }
 
-/// The environment of [`PageTables`](granule::table::PageTables) over a host.
-pub type HostEnvironment = Environment<Memory, Allocator, Recorder>;
+/// The environment of [`PageTables`](granule::table::PageTables) over a host. It checks and records
+/// each access, which then goes through a pointer, as in a kernel.
+pub struct HostEnvironment(Pages);
 
-/// The three traits over `host`.
+// SAFETY: each call is checked and forwarded to `Pages`.
+unsafe impl TableEnvironment for HostEnvironment {
+    // `update_alike` is recorded as the update that it makes.
+    const BY_POINTER: bool = false;
+
+    forward!(self.0: reach reserve allocate allocate_run allocate_aligned free);
+    forward!(self.0: capabilities invalidate);
+    forward!(self.0 after |(_, index)| { self.0.host.check(index, 1) }: load);
+    forward!(self.0 after |(_, first, count, ..)| { self.0.host.check(first, count) }: find_unlike);
+    forward!(self.0 after |(table, index, descriptor, visibility)| {
+        self.0.host.stored(table, index, 1, descriptor, 0, visibility);
+    }: store exchange);
+    forward!(self.0 after |(table, first, count, descriptor, step, visibility)| {
+        self.0.host.stored(table, first, count, descriptor, step, visibility);
+    }: fill);
+    forward!(self.0 after |(table, first, count, change, visibility)| {
+        self.0.host.updated(table, first, count, change, visibility);
+    }: update);
+}
+
+/// The environment over `host`.
 pub fn environment(host: &Rc<Host>, capabilities: TlbCapabilities) -> HostEnvironment {
-    Environment {
-        memory: Memory {
-            host: Rc::clone(host),
-            inner: DirectMapped(HostPhysToVirt(Rc::clone(host))),
-        },
-        allocator: Allocator(Rc::clone(host)),
-        tlb: Recorder {
-            host: Rc::clone(host),
-            capabilities,
-        },
-    }
+    HostEnvironment(Pages {
+        host: Rc::clone(host),
+        capabilities,
+    })
 }

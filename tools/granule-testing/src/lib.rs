@@ -1,6 +1,6 @@
 //! Code that the tests of several crates share. It contains no tests, and only tests depend on it.
 //!
-//! - [`host`]: the three traits of `granule::table` over ordinary memory. It records every event
+//! - [`host`]: the environment of `granule::table` over ordinary memory. It records every event
 //!   and panics on any access that a kernel's memory would not survive.
 //! - [`held`]: tables that are private or live, by the test's case.
 //! - [`walk`]: reads tables as the architecture defines it for an MMU. It shares no code with the

@@ -62,8 +62,8 @@ fn functions() -> Vec<Function> {
         one(BARRIERS, "dsb_sy", &[barrier(Barrier::DSB_SY)]),
         one(BARRIERS, "isb", &[isb]),
         one(TLB, "invalidate_local", &local),
-        tlbis("tlbi", leaves_of_el1()),
-        tlbis("issue", broadcast()),
+        tlbis("issue", leaves_of_el1()),
+        tlbis("issue_any", broadcast()),
         one(CPU, "tlbi_all_local", &[vmalle1]),
         one(CPU, "write_tcr", &[system(System::TCR_EL1)]),
         one(CPU, "write_ttbr0", &[system(System::TTBR0_EL1)]),
@@ -83,7 +83,7 @@ fn leaves_of_el1() -> BTreeSet<u16> {
         .collect()
 }
 
-/// Every TLBI of every regime, as `Recorded::tlbi` reports it.
+/// Every TLBI of every regime, as `Recorded::invalidate` reports it.
 fn broadcast() -> BTreeSet<u16> {
     let operand = 0;
     let mut operations = vec![TlbiOp::All, TlbiOp::AllVmids, TlbiOp::Asid { operand }];

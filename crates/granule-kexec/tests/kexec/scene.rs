@@ -1,7 +1,7 @@
 //! Physical memory as a map of words, and pages out of it.
 
 use granule::arch::{PageSize, PhysicalAddress};
-use granule::table::{FreedTable, TableAllocator, TableRun};
+use granule::table::{FreedTable, Maintenance, Reservation, TableEnvironment};
 use granule_kexec::{
     ListError, ListHeader, ListMemory, MemoryMap, PhysRange, Refusal, RelocationList, Segment,
     Transition, Way,
@@ -81,24 +81,32 @@ impl Pages {
     }
 }
 
-// SAFETY: pages come from a list, in which each is once; nobody reaches them by pointers.
-unsafe impl TableAllocator for Pages {
-    fn reserve(&mut self, tables: usize) -> bool {
-        self.lies || tables <= self.budget.min(self.free.len())
+// SAFETY: pages come from a list, in which each is once. No tables are made of them.
+unsafe impl TableEnvironment for Pages {
+    fn reach(&self, table: PhysicalAddress) -> *mut u64 {
+        panic!("{table} is a page of a list, and no table")
     }
 
-    fn allocate(&mut self, most: usize) -> Option<TableRun> {
-        assert!(most > 0);
+    fn reserve(&mut self, tables: usize) -> Reservation {
+        if self.lies || tables <= self.budget.min(self.free.len()) {
+            Reservation::Granted
+        } else {
+            Reservation::Refused
+        }
+    }
+
+    fn allocate(&mut self) -> Option<PhysicalAddress> {
         if self.budget == 0 {
             return None;
         }
-        let first = self.free.pop()?;
+        let page = self.free.pop()?;
         self.budget -= 1;
-        assert!(self.out.insert(first));
-        Some(TableRun {
-            first: PhysicalAddress(first),
-            count: 1,
-        })
+        assert!(self.out.insert(page));
+        Some(PhysicalAddress(page))
+    }
+
+    fn invalidate(&mut self, instruction: Maintenance) {
+        panic!("{instruction:?} is issued for a list");
     }
 
     fn free(&mut self, table: FreedTable) {

@@ -1,12 +1,12 @@
 //! The environment in which the library's tables reach the model: each load, store, barrier and
 //! TLBI is an event, for every test program whose CPUs change tables. The program ([`Gate`])
-//! decides how events get to the model, which CPU they belong to, and which allocator supplies
-//! pages for tables.
+//! decides how events get to the model and which CPU they belong to. Its own environments forward to
+//! [`Cpu`], and have pages for tables.
 
 use granule::arch::registers::{Mair, Tcr, Ttbr};
-use granule::arch::tlbi::{TlbCapabilities, TlbiOp};
-use granule::arch::{CpuFeatures, Descriptor, Geometry, PhysicalAddress, Regime, VaRange};
-use granule::table::{BitChange, TableMemory, TlbOps, Visibility};
+use granule::arch::tlbi::TlbCapabilities;
+use granule::arch::{CpuFeatures, Descriptor, Geometry, PhysicalAddress, VaRange};
+use granule::table::{BitChange, FreedTable, Maintenance, TableEnvironment, Visibility};
 use granule_model::{Barrier, Event, System, Visibility as Seen};
 
 /// The way to a machine, on which one CPU is doing something at a time.
@@ -82,13 +82,46 @@ const fn seen(visibility: Visibility) -> Seen {
     }
 }
 
-/// The memory of tables.
-pub(crate) struct Memory<G>(pub(crate) G);
+/// The CPU that is doing something: its accesses to tables and its instructions. It has no pages.
+pub(crate) struct Cpu<G> {
+    pub(crate) world: G,
+    pub(crate) can: TlbCapabilities,
+}
 
 // SAFETY: every store named becomes one event of the model, which holds the memory.
-unsafe impl<G: Gate> TableMemory for Memory<G> {
+unsafe impl<G: Gate> TableEnvironment for Cpu<G> {
+    const BY_POINTER: bool = false;
+
+    fn reach(&self, table: PhysicalAddress) -> *mut u64 {
+        panic!("{table} is reached by a pointer, but the model has its memory")
+    }
+
+    fn allocate(&mut self) -> Option<PhysicalAddress> {
+        None
+    }
+
+    fn free(&mut self, table: FreedTable) {
+        panic!("{} is freed, but a CPU has no pages", table.address())
+    }
+
+    fn invalidate(&mut self, instruction: Maintenance) {
+        self.world.event(match instruction {
+            Maintenance::DsbIshst => Event::Barrier(Barrier::DSB_ISHST),
+            Maintenance::DsbIsh => Event::Barrier(Barrier::DSB_ISH),
+            Maintenance::Isb => Event::Barrier(Barrier::ISB),
+            Maintenance::Tlbi(regime, op) => {
+                let (encoding, operand) = op.instruction(regime);
+                Event::System(System(encoding), operand)
+            }
+        });
+    }
+
+    fn capabilities(&self) -> TlbCapabilities {
+        self.can
+    }
+
     unsafe fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor {
-        Descriptor(self.0.descriptor(table.0 + index as u64 * 8))
+        Descriptor(self.world.descriptor(table.0 + index as u64 * 8))
     }
 
     unsafe fn store(
@@ -98,7 +131,7 @@ unsafe impl<G: Gate> TableMemory for Memory<G> {
         descriptor: Descriptor,
         visibility: Visibility,
     ) {
-        self.0.event(Event::Store {
+        self.world.event(Event::Store {
             address: table.0 + index as u64 * 8,
             count: 1,
             descriptor: descriptor.0,
@@ -126,7 +159,7 @@ unsafe impl<G: Gate> TableMemory for Memory<G> {
                 _ => Seen::Exchange,
             },
         };
-        Descriptor(self.0.exchange(address, store))
+        Descriptor(self.world.exchange(address, store))
     }
 
     unsafe fn fill(
@@ -138,7 +171,7 @@ unsafe impl<G: Gate> TableMemory for Memory<G> {
         step: u64,
         visibility: Visibility,
     ) {
-        self.0.event(Event::Store {
+        self.world.event(Event::Store {
             address: table.0 + first as u64 * 8,
             count: count as u32,
             descriptor: descriptor.0,
@@ -159,7 +192,7 @@ unsafe impl<G: Gate> TableMemory for Memory<G> {
             // SAFETY: the caller vouches for these entries.
             .filter(|&index| change.concerns(unsafe { self.load(table, index) }))
             .count();
-        self.0.event(Event::Update {
+        self.world.event(Event::Update {
             address: table.0 + first as u64 * 8,
             count: count as u32,
             change: granule_model::BitChange {
@@ -170,34 +203,5 @@ unsafe impl<G: Gate> TableMemory for Memory<G> {
             visibility: seen(visibility),
         });
         changed
-    }
-}
-
-/// The CPU that is doing something.
-pub(crate) struct Cpu<G> {
-    pub(crate) world: G,
-    pub(crate) can: TlbCapabilities,
-}
-
-impl<G: Gate> TlbOps for Cpu<G> {
-    fn capabilities(&self) -> &TlbCapabilities {
-        &self.can
-    }
-
-    fn dsb_ishst(&mut self) {
-        self.world.event(Event::Barrier(Barrier::DSB_ISHST));
-    }
-
-    fn dsb_ish(&mut self) {
-        self.world.event(Event::Barrier(Barrier::DSB_ISH));
-    }
-
-    fn isb(&mut self) {
-        self.world.event(Event::Barrier(Barrier::ISB));
-    }
-
-    fn tlbi(&mut self, regime: Regime, op: TlbiOp) {
-        let (encoding, operand) = op.instruction(regime);
-        self.world.event(Event::System(System(encoding), operand));
     }
 }

@@ -53,8 +53,7 @@ fn run<P: Page, S: Staged>(shape: Shape, operations: u64) -> u64 {
         let before = (dump(&bench), given_out(&bench));
         let mut left = 0;
         let result = loop {
-            // SAFETY: the allocator stays the same.
-            unsafe { bench.tables.environment_mut() }.allocator.left = left;
+            bench.tables.environment().pages.borrow_mut().left = left;
             let result = operation.perform(&mut bench, &reference);
             let Err(TableError::OutOfTables { needed }) = result else {
                 break result;

@@ -4,13 +4,14 @@
 //! look at what is going on. Loads go to the model's memory, so a planted store is what the
 //! library finds later.
 
+pub(crate) use crate::environment::Cpu;
 use crate::environment::Gate;
-pub(crate) use crate::environment::{Cpu, Memory};
 use crate::watch::Watch;
 use granule::arch::PageSize;
 use granule::arch::PhysicalAddress;
 use granule::arch::tlbi::TlbCapabilities;
-use granule::table::{Environment, FreedTable, TableAllocator, TableRun};
+use granule::forward;
+use granule::table::{FreedTable, Reservation, TableEnvironment, TableRun};
 use granule_model::{Event, Model};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -113,16 +114,48 @@ impl Gate for Shared {
 }
 
 /// All that tables stand on.
-pub(crate) type Machine = Environment<Memory<Shared>, Pages, Cpu<Shared>>;
+pub(crate) struct Machine {
+    pub(crate) pages: SharedPages,
+    cpu: Cpu<Shared>,
+}
+
+impl Machine {
+    /// A CPU of the world, with table pages that others may share.
+    pub(crate) fn new(world: &Shared, pages: SharedPages, can: TlbCapabilities) -> Self {
+        let world = Rc::clone(world);
+        let cpu = Cpu { world, can };
+        Self { pages, cpu }
+    }
+}
 
 pub(crate) fn machine(world: &Shared, page_size: PageSize, can: TlbCapabilities) -> Machine {
-    Environment {
-        memory: Memory(Rc::clone(world)),
-        allocator: Pages::new(world, page_size.bytes()),
-        tlb: Cpu {
-            world: Rc::clone(world),
-            can,
-        },
+    Machine::new(world, Pages::new(world, page_size.bytes()), can)
+}
+
+// SAFETY: pages come from a counter or were freed, so nobody else has them. The CPU reaches the model's
+// memory, which is everywhere.
+unsafe impl TableEnvironment for Machine {
+    forward!(self.cpu: reach load find_unlike store exchange fill update update_alike);
+    forward!(self.cpu: capabilities invalidate);
+
+    fn reserve(&mut self, tables: usize) -> Reservation {
+        self.pages.borrow().reserve(tables)
+    }
+
+    fn allocate(&mut self) -> Option<PhysicalAddress> {
+        self.pages.borrow_mut().allocate()
+    }
+
+    fn allocate_run(&mut self, most: usize) -> Option<TableRun> {
+        self.pages.borrow_mut().allocate_run(most)
+    }
+
+    fn allocate_aligned(&mut self, count: usize) -> Option<PhysicalAddress> {
+        self.pages.borrow_mut().allocate_aligned(count)
+    }
+
+    fn free(&mut self, table: FreedTable) {
+        self.pages.borrow_mut().free(table);
     }
 }
 
@@ -132,28 +165,29 @@ pub(crate) struct Pages {
     bytes: u64,
     free: Vec<u64>,
     next: u64,
-    /// The number of pages that are left, for [`reserve`](TableAllocator::reserve).
+    /// The number of pages that are left, for [`reserve`](Self::reserve).
     pub(crate) left: u64,
 }
 
+/// Table pages that several trees may have from one place.
+pub(crate) type SharedPages = Rc<RefCell<Pages>>;
+
 impl Pages {
-    pub(crate) fn new(world: &Shared, bytes: u64) -> Self {
+    pub(crate) fn new(world: &Shared, bytes: u64) -> SharedPages {
         Self::from(world, bytes, TABLES)
     }
 
     /// Pages from `next` on.
-    pub(crate) fn from(world: &Shared, bytes: u64, next: u64) -> Self {
-        Self {
+    pub(crate) fn from(world: &Shared, bytes: u64, next: u64) -> SharedPages {
+        Rc::new(RefCell::new(Self {
             world: Rc::clone(world),
             bytes,
             free: Vec::new(),
             next,
             left: u64::MAX,
-        }
+        }))
     }
-}
 
-impl Pages {
     /// Pages that are to become something else than tables.
     pub(crate) fn take(&mut self, most: usize) -> Option<TableRun> {
         let mut count = 1;
@@ -173,15 +207,20 @@ impl Pages {
             count: count as usize,
         })
     }
-}
 
-// SAFETY: pages come from a counter or were freed, so nobody else has them.
-unsafe impl TableAllocator for Pages {
-    fn reserve(&mut self, tables: usize) -> bool {
-        tables as u64 <= self.left
+    pub(crate) fn reserve(&self, tables: usize) -> Reservation {
+        if tables as u64 <= self.left {
+            Reservation::Granted
+        } else {
+            Reservation::Refused
+        }
     }
 
-    fn allocate(&mut self, most: usize) -> Option<TableRun> {
+    pub(crate) fn allocate(&mut self) -> Option<PhysicalAddress> {
+        self.allocate_run(1).map(|run| run.first)
+    }
+
+    fn allocate_run(&mut self, most: usize) -> Option<TableRun> {
         let run = self.take(most)?;
         let count = run.count as u64;
         let mut world = self.world.borrow_mut();

@@ -1,15 +1,14 @@
 //! Recording of stores through fixmap slots, as stores to the tables that the slots map.
 //!
 //! The slots' own entries, barriers and TLBIs are not recorded here. The code that implements the
-//! slots records them with a [`Traced`](super::Traced) around the traits that change the slots.
+//! slots records them with a [`Traced`](super::Traced) around the environment that changes the slots.
 
-#![allow(unsafe_code, reason = "hands on the promises of the traits")]
+#![allow(unsafe_code, reason = "hands on the promises of the trait")]
 
 use super::sink::{Sink, stored};
 use granule::arch::{Descriptor, Geometry, PhysicalAddress, VirtualAddress};
-use granule::forward;
 use granule::linear::fixmap::{Entries, FixmapSlots, Slot};
-use granule::table::{TableAllocator, TlbOps, Visibility, publish};
+use granule::table::{Maintenance, Reservation, TablePages, Visibility, publish};
 
 /// [`FixmapSlots`] with recorded stores.
 #[derive(Debug)]
@@ -125,7 +124,7 @@ impl<W: FixmapSlots, S: Sink> TracedFixmap<W, S> {
                 return all;
             }
             if entries.barriers {
-                publish(self);
+                publish(|instruction| self.issue(instruction));
             }
             part.first += together;
             part.descriptor.0 = part.descriptor.0.wrapping_add(part.step);
@@ -138,6 +137,25 @@ impl<W: FixmapSlots, S: Sink> TracedFixmap<W, S> {
 unsafe impl<W: FixmapSlots, S: Sink> FixmapSlots for TracedFixmap<W, S> {
     fn geometry(&self) -> &Geometry {
         self.inner.geometry()
+    }
+
+    fn pages(&self) -> Option<TablePages> {
+        self.inner.pages()
+    }
+
+    #[inline(always)]
+    fn reserve(&mut self, tables: usize) -> Reservation {
+        self.inner.reserve(tables)
+    }
+
+    #[inline(always)]
+    fn allocate(&mut self) -> Option<PhysicalAddress> {
+        self.inner.allocate()
+    }
+
+    #[inline(always)]
+    fn issue(&mut self, instruction: Maintenance) {
+        self.inner.issue(instruction);
     }
 
     fn address(&self, slot: Slot) -> VirtualAddress {
@@ -207,13 +225,4 @@ unsafe impl<W: FixmapSlots, S: Sink> FixmapSlots for TracedFixmap<W, S> {
             }
         }
     }
-}
-
-// SAFETY: each call is forwarded unchanged to `inner`, which keeps the contract.
-unsafe impl<W: TableAllocator, S: Sink> TableAllocator for TracedFixmap<W, S> {
-    forward!(self.inner: pages reserve allocate free);
-}
-
-impl<W: TlbOps, S: Sink> TlbOps for TracedFixmap<W, S> {
-    forward!(self.inner: capabilities dsb_ishst dsb_ish isb tlbi);
 }

@@ -1,6 +1,6 @@
 //! Wrappers that record the actions of page tables: every store, table, barrier and TLBI, in order.
 //!
-//! [`Traced`] wraps an implementation of any of the three traits of `granule::table`.
+//! [`Traced`] wraps the environment of page tables, and [`Counted`] one whose calls are only counted.
 //! [`TracedFixmap`] wraps the fixmap slots through which a linear map is made. Both make events of
 //! this crate and give them to a [`Sink`], which may be a buffer, a file or a model. Encoding
 //! and judging events do not belong here.
@@ -11,18 +11,19 @@
 //! code is out of line, which keeps the path without recording short.
 //!
 //! ```
-//! use granule::table::NoCpu;
+//! use granule::table::{FreeList, Offset};
 //! use granule_trace::recorder::{NoSink, Traced};
 //!
 //! // No event is recorded, and the wrapper takes no space.
-//! let _ = Traced::new((), NoSink);
-//! assert_eq!(size_of::<Traced<NoCpu, NoSink>>(), size_of::<NoCpu>());
+//! assert_eq!(size_of::<Traced<FreeList<Offset>, NoSink>>(), size_of::<FreeList<Offset>>());
 //! ```
 
+mod counting;
 mod fixmap;
 mod sink;
 mod table;
 
+pub use counting::{Counted, Counter, Counters, Counts};
 pub use fixmap::TracedFixmap;
 pub use sink::{NoSink, Sink};
 pub use table::Traced;

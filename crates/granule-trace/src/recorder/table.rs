@@ -1,18 +1,15 @@
-//! Recording of calls to the three traits beneath page tables.
+//! Recording of calls to the environment of page tables.
 
-#![allow(unsafe_code, reason = "hands on the promises of the traits")]
+#![allow(unsafe_code, reason = "hands on the promises of the trait")]
 
 use super::sink::{Sink, entry, seen_by, stored};
 use crate::{Barrier, Event, System};
-use granule::arch::tlbi::TlbiOp;
-use granule::arch::{Descriptor, PhysicalAddress, Regime};
+use granule::arch::{Descriptor, PhysicalAddress};
 use granule::forward;
 use granule::linear::{Arena, HasArena};
-use granule::table::{
-    BitChange, FreedTable, TableAllocator, TableMemory, TableRun, TlbOps, Visibility,
-};
+use granule::table::{BitChange, FreedTable, Maintenance, TableEnvironment, TableRun, Visibility};
 
-/// An implementation of the walker's traits, with recorded calls.
+/// An environment of page tables, with recorded calls.
 #[derive(Clone, Copy, Debug)]
 pub struct Traced<T, S> {
     recorded: Recorded<T, S>,
@@ -26,12 +23,12 @@ impl<T, S: Sink> Traced<T, S> {
         }
     }
 
-    /// The wrapped implementation.
+    /// The wrapped environment.
     pub const fn inner(&self) -> &T {
         &self.recorded.inner
     }
 
-    /// The wrapped implementation, for calls that are not recorded.
+    /// The wrapped environment, for calls that are not recorded.
     pub const fn inner_mut(&mut self) -> &mut T {
         &mut self.recorded.inner
     }
@@ -47,8 +44,11 @@ unsafe impl<T: HasArena, S: Sink> HasArena for Traced<T, S> {
 
 // SAFETY: each call is forwarded unchanged to `inner`, recorded or not, and `inner` keeps the
 // contract.
-unsafe impl<T: TableMemory, S: Sink> TableMemory for Traced<T, S> {
-    forward!(self.recorded.inner: find_unlike);
+unsafe impl<T: TableEnvironment, S: Sink> TableEnvironment for Traced<T, S> {
+    // `update_alike` is recorded as the update that it makes.
+    const BY_POINTER: bool = false;
+
+    forward!(self.recorded.inner: reach find_unlike pages reserve capabilities);
     forward!(
         self.recorded.inner unless S::LOADS && self.recorded.sink.is_active(),
         then self.recorded: load
@@ -57,22 +57,9 @@ unsafe impl<T: TableMemory, S: Sink> TableMemory for Traced<T, S> {
         self.recorded.inner unless self.recorded.sink.is_active(),
         then self.recorded: store exchange fill update
     );
-}
-
-// SAFETY: as for `TableMemory`.
-unsafe impl<T: TableAllocator, S: Sink> TableAllocator for Traced<T, S> {
-    forward!(self.recorded.inner: pages reserve);
     forward!(
         self.recorded.inner unless self.recorded.sink.is_active(),
-        then self.recorded: allocate allocate_aligned free
-    );
-}
-
-impl<T: TlbOps, S: Sink> TlbOps for Traced<T, S> {
-    forward!(self.recorded.inner: capabilities);
-    forward!(
-        self.recorded.inner unless self.recorded.sink.is_active(),
-        then self.recorded: dsb_ishst dsb_ish isb tlbi
+        then self.recorded: allocate allocate_run allocate_aligned free invalidate
     );
 }
 
@@ -117,9 +104,28 @@ struct Recorded<T, S> {
     sink: S,
 }
 
+impl<T, S: Sink> Recorded<T, S> {
+    /// Records tables that were allocated.
+    fn obtained(&self, first: PhysicalAddress, count: usize) {
+        self.sink.atomically(|sink| {
+            sink.record(Event::Obtained {
+                start: first.0,
+                bytes: sink.page_bytes().wrapping_mul(count as u64),
+            });
+        });
+    }
+}
+
+// The functions of pages run outside of the sink's one order, since they may change tables themselves,
+// through a wrapper with the same sink: a kernel with `debug_pagealloc` makes a page valid when it gives
+// the page out. A page belongs to one caller from its allocation until it is freed, so its two events
+// stand in the right order without that.
+//
 // SAFETY: each call is forwarded unchanged to `inner`, which keeps the contract.
-unsafe impl<T: TableMemory, S: Sink> TableMemory for Recorded<T, S> {
-    forward!(self.inner: find_unlike);
+unsafe impl<T: TableEnvironment, S: Sink> TableEnvironment for Recorded<T, S> {
+    const BY_POINTER: bool = false;
+
+    forward!(self.inner: reach find_unlike pages reserve capabilities);
 
     #[cold]
     #[inline(never)]
@@ -216,33 +222,19 @@ unsafe impl<T: TableMemory, S: Sink> TableMemory for Recorded<T, S> {
             unsafe { self.inner.update(table, first, count, change, visibility) }
         })
     }
-}
-
-impl<T, S: Sink> Recorded<T, S> {
-    /// Records tables that the allocator gave out.
-    fn obtained(&self, first: PhysicalAddress, count: usize) {
-        self.sink.atomically(|sink| {
-            sink.record(Event::Obtained {
-                start: first.0,
-                bytes: sink.page_bytes().wrapping_mul(count as u64),
-            });
-        });
-    }
-}
-
-// The allocator runs outside of the sink's one order, since it may change tables itself, through a
-// wrapper with the same sink: a kernel with `debug_pagealloc` makes a page valid when it gives the
-// page out. A page belongs to one caller from its allocation until it is freed, so its two events
-// stand in the right order without that.
-//
-// SAFETY: as for `TableMemory`.
-unsafe impl<T: TableAllocator, S: Sink> TableAllocator for Recorded<T, S> {
-    forward!(self.inner: pages reserve);
 
     #[cold]
     #[inline(never)]
-    fn allocate(&mut self, most: usize) -> Option<TableRun> {
-        let run = self.inner.allocate(most)?;
+    fn allocate(&mut self) -> Option<PhysicalAddress> {
+        let table = self.inner.allocate()?;
+        self.obtained(table, 1);
+        Some(table)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn allocate_run(&mut self, most: usize) -> Option<TableRun> {
+        let run = self.inner.allocate_run(most)?;
         self.obtained(run.first, run.count);
         Some(run)
     }
@@ -267,45 +259,25 @@ unsafe impl<T: TableAllocator, S: Sink> TableAllocator for Recorded<T, S> {
         });
         self.inner.free(table);
     }
-}
-
-impl<T: TlbOps, S: Sink> Recorded<T, S> {
-    /// Issues a barrier, then records it.
-    #[cold]
-    #[inline(never)]
-    fn barrier(&mut self, barrier: Barrier, issue: impl FnOnce(&mut T)) {
-        self.sink.atomically(|sink| {
-            issue(&mut self.inner);
-            sink.record(Event::Barrier(barrier));
-        });
-    }
-}
-
-impl<T: TlbOps, S: Sink> TlbOps for Recorded<T, S> {
-    forward!(self.inner: capabilities);
-
-    #[inline(always)]
-    fn dsb_ishst(&mut self) {
-        self.barrier(Barrier::DSB_ISHST, T::dsb_ishst);
-    }
-
-    #[inline(always)]
-    fn dsb_ish(&mut self) {
-        self.barrier(Barrier::DSB_ISH, T::dsb_ish);
-    }
-
-    #[inline(always)]
-    fn isb(&mut self) {
-        self.barrier(Barrier::ISB, T::isb);
-    }
 
     #[cold]
     #[inline(never)]
-    fn tlbi(&mut self, regime: Regime, op: TlbiOp) {
-        self.sink.atomically(|sink| {
-            let (encoding, operand) = op.instruction(regime);
-            sink.record(Event::System(System(encoding), operand));
-            self.inner.tlbi(regime, op);
+    fn invalidate(&mut self, instruction: Maintenance) {
+        self.sink.atomically(|sink| match instruction {
+            Maintenance::Tlbi(regime, op) => {
+                let (encoding, operand) = op.instruction(regime);
+                sink.record(Event::System(System(encoding), operand));
+                self.inner.invalidate(instruction);
+            }
+            // A barrier is recorded behind itself.
+            barrier => {
+                self.inner.invalidate(barrier);
+                sink.record(Event::Barrier(match barrier {
+                    Maintenance::DsbIshst => Barrier::DSB_ISHST,
+                    Maintenance::DsbIsh => Barrier::DSB_ISH,
+                    _ => Barrier::ISB,
+                }));
+            }
         });
     }
 }

@@ -1,12 +1,13 @@
 //! The environment of the examples: host memory that stands for physical memory, and a CPU that
 //! prints the barriers and TLBIs issued to it.
 //!
-//! A user of the library provides no more than this. On arm64 `DirectMapped<Offset>` (an identity
-//! or linear map) replaces [`Pages`] as memory, and `hw::Hardware` replaces [`Spoken`].
+//! A user of the library provides no more than this. In a kernel `Offset` (an identity or linear
+//! map) replaces [`Pages`], and on arm64 `hw::issue` is what [`Host`] calls to issue an instruction.
 
 use granule::arch::tlbi::{TlbCapabilities, TlbiOp};
-use granule::arch::{Geometry, PageSize, PhysicalAddress, Regime};
-use granule::table::{DirectMapped, Environment, FreeList, PhysToVirt, TlbOps};
+use granule::arch::{Geometry, PageSize, PhysicalAddress};
+use granule::forward;
+use granule::table::{FreeList, Maintenance, PhysToVirt, TableEnvironment};
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -28,54 +29,48 @@ unsafe impl PhysToVirt for Pages {
     }
 }
 
-/// A CPU that prints the barriers and TLBIs issued to it while `aloud` is set.
+/// The environment of the examples' tables: a list of pages, and a CPU that prints the barriers and
+/// TLBIs issued to it while `aloud` is set.
 #[derive(Debug)]
-pub(crate) struct Spoken {
+pub(crate) struct Host {
+    pages: FreeList<Pages>,
     capabilities: TlbCapabilities,
     pub(crate) aloud: Rc<Cell<bool>>,
 }
 
-impl Spoken {
-    fn say(&self, what: &str) {
+// SAFETY: the list keeps the promises for the pages. No CPU walks the tables, so no instruction is
+// needed.
+unsafe impl TableEnvironment for Host {
+    forward!(self.pages: reach allocate free pages reserve allocate_run allocate_aligned);
+
+    fn invalidate(&mut self, instruction: Maintenance) {
         if self.aloud.get() {
-            println!("    {what}");
+            println!("    {}", in_words(instruction));
         }
+    }
+
+    fn capabilities(&self) -> TlbCapabilities {
+        self.capabilities
     }
 }
 
-impl TlbOps for Spoken {
-    fn capabilities(&self) -> &TlbCapabilities {
-        &self.capabilities
-    }
-
-    fn dsb_ishst(&mut self) {
-        self.say("dsb ishst");
-    }
-
-    fn dsb_ish(&mut self) {
-        self.say("dsb ish");
-    }
-
-    fn isb(&mut self) {
-        self.say("isb");
-    }
-
-    fn tlbi(&mut self, _regime: Regime, op: TlbiOp) {
-        match op {
-            TlbiOp::All => self.say("tlbi of everything"),
+fn in_words(instruction: Maintenance) -> String {
+    match instruction {
+        Maintenance::DsbIshst => "dsb ishst".into(),
+        Maintenance::DsbIsh => "dsb ish".into(),
+        Maintenance::Isb => "isb".into(),
+        Maintenance::Tlbi(_, op) => match op {
+            TlbiOp::All => "tlbi of everything".into(),
             TlbiOp::Address { operand, scope, .. } => {
-                self.say(&format!("tlbi by address, {operand:#018x} ({scope:?})"));
+                format!("tlbi by address, {operand:#018x} ({scope:?})")
             }
             TlbiOp::Range { operand, scope, .. } => {
-                self.say(&format!("tlbi by range, {operand:#018x} ({scope:?})"));
+                format!("tlbi by range, {operand:#018x} ({scope:?})")
             }
-            other => self.say(&format!("tlbi {other:x?}")),
-        }
+            other => format!("tlbi {other:x?}"),
+        },
     }
 }
-
-/// The environment of the examples' tables.
-pub(crate) type TableEnvironment = Environment<DirectMapped<Pages>, FreeList<Pages>, Spoken>;
 
 /// Makes an environment with `count` pages for tables, at the physical address `first`.
 pub(crate) fn environment(
@@ -83,25 +78,22 @@ pub(crate) fn environment(
     first: PhysicalAddress,
     count: usize,
     range: bool,
-) -> TableEnvironment {
+) -> Host {
     let size = geometry.page_size();
     let bytes = count as u64 * size.bytes();
     let memory = vec![0_u64; (bytes / 8) as usize].leak();
-    let pages = Pages {
+    let memory = Pages {
         memory: memory.as_mut_ptr(),
         words: memory.len(),
         first,
     };
-    let mut allocator = FreeList::new(pages, size);
-    // SAFETY: the memory is nobody else's, and `pages` reaches all of it.
-    unsafe { allocator.add(first, PhysicalAddress(first.0 + bytes)) };
-    Environment {
-        memory: DirectMapped(pages),
-        allocator,
-        tlb: Spoken {
-            capabilities: TlbCapabilities::BASIC.range(range).level_hint(range),
-            aloud: Rc::default(),
-        },
+    let mut pages = FreeList::new(memory, size);
+    // SAFETY: the memory is nobody else's, and `memory` reaches all of it.
+    unsafe { pages.add(first, PhysicalAddress(first.0 + bytes)) };
+    Host {
+        pages,
+        capabilities: TlbCapabilities::BASIC.range(range).level_hint(range),
+        aloud: Rc::default(),
     }
 }
 

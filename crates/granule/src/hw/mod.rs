@@ -1,6 +1,6 @@
 //! The instructions of the running CPU: all assembly of the library. For arm64 only.
 //!
-//! - [`Hardware`] implements [`TlbOps`](crate::table::TlbOps): TLBIs and barriers.
+//! - [`issue`] issues the TLBIs and barriers of page tables.
 //! - [`cpu_features`] reads the ID registers.
 //! - [`cache`] has cache maintenance, which tables that are written with the MMU off need.
 //! - [`enable`] turns translation on, and [`enable_stage2`] that of a guest.
@@ -112,4 +112,4 @@ pub use barriers::{dsb_ish, dsb_ishst, dsb_nsh, dsb_sy, isb};
 pub use conflict::resolve_tlb_conflict;
 pub use enable::{enable, enable_stage2};
 pub use id::{cpu_features, exception_level, id_registers};
-pub use tlb::{Hardware, invalidate_local};
+pub use tlb::{invalidate_local, issue};

@@ -1,15 +1,15 @@
 //! TLBIs of the running CPU.
 //!
-//! [`Hardware`] implements [`TlbOps`] for page tables that this machine uses. Its TLBIs are
-//! broadcast. [`invalidate_local`] is for this CPU alone, before its MMU is on or after a TLB
+//! [`issue`] issues what page tables that this machine uses need. Its TLBIs are broadcast.
+//! [`invalidate_local`] is for this CPU alone, before its MMU is on or after a TLB
 //! conflict abort.
 
 #![allow(unsafe_code, reason = "TLBI instructions")]
 
 use super::barriers::{dsb_ish, dsb_ishst, isb};
 use crate::arch::Regime;
-use crate::arch::tlbi::{TlbCapabilities, TlbiOp, TlbiScope, for_constant_op};
-use crate::table::TlbOps;
+use crate::arch::tlbi::{TlbiOp, TlbiScope, for_constant_op};
+use crate::table::Maintenance;
 use core::arch::asm;
 
 /// Removes all of this CPU's TLB entries of `regime`, of every address space, after earlier stores
@@ -74,68 +74,37 @@ macro_rules! tlbi {
     }};
 }
 
-/// TLBIs and barriers of the running CPU, for the regime that each call names.
-#[derive(Clone, Copy, Debug)]
-pub struct Hardware {
-    capabilities: TlbCapabilities,
-}
-
-impl Hardware {
-    /// The hardware of CPUs with these capabilities.
-    #[must_use]
-    pub const fn new(capabilities: TlbCapabilities) -> Self {
-        Self { capabilities }
-    }
-}
-
-impl TlbOps for Hardware {
-    fn capabilities(&self) -> &TlbCapabilities {
-        &self.capabilities
-    }
-
-    #[inline(always)]
-    fn dsb_ishst(&mut self) {
-        dsb_ishst();
-    }
-
-    #[inline(always)]
-    fn dsb_ish(&mut self) {
-        dsb_ish();
-    }
-
-    #[inline(always)]
-    fn isb(&mut self) {
-        isb();
-    }
-
-    /// The usual operations, on leaves of EL1&0, are issued in line.
-    #[inline(always)]
-    fn tlbi(&mut self, regime: Regime, op: TlbiOp) {
-        const LEAF: TlbiScope = TlbiScope::LastLevel;
-        match (regime, op) {
-            (
-                Regime::El1And0,
-                TlbiOp::Address {
-                    operand,
-                    scope: LEAF,
-                    all_asids,
-                },
-            ) => for_constant_op!(@by Address, operand, LEAF, all_asids, Regime::El1And0, tlbi),
-            (
-                Regime::El1And0,
-                TlbiOp::Range {
-                    operand,
-                    scope: LEAF,
-                    all_asids,
-                },
-            ) => for_constant_op!(@by Range, operand, LEAF, all_asids, Regime::El1And0, tlbi),
-            _ => issue(regime, op),
-        }
+/// Issues an instruction that page tables request. The usual TLBIs, of leaves of EL1&0, are issued in
+/// line.
+#[inline(always)]
+pub fn issue(instruction: Maintenance) {
+    const LEAF: TlbiScope = TlbiScope::LastLevel;
+    match instruction {
+        Maintenance::DsbIshst => dsb_ishst(),
+        Maintenance::DsbIsh => dsb_ish(),
+        Maintenance::Isb => isb(),
+        Maintenance::Tlbi(
+            Regime::El1And0,
+            TlbiOp::Address {
+                operand,
+                scope: LEAF,
+                all_asids,
+            },
+        ) => for_constant_op!(@by Address, operand, LEAF, all_asids, Regime::El1And0, tlbi),
+        Maintenance::Tlbi(
+            Regime::El1And0,
+            TlbiOp::Range {
+                operand,
+                scope: LEAF,
+                all_asids,
+            },
+        ) => for_constant_op!(@by Range, operand, LEAF, all_asids, Regime::El1And0, tlbi),
+        Maintenance::Tlbi(regime, op) => issue_any(regime, op),
     }
 }
 
 /// Issues any operation.
 #[inline(never)]
-fn issue(regime: Regime, op: TlbiOp) {
+fn issue_any(regime: Regime, op: TlbiOp) {
     for_constant_op!(op, regime, tlbi);
 }

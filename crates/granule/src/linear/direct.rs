@@ -15,14 +15,15 @@ use super::LeafStats;
 use crate::arch::PhysicalAddress;
 use crate::arch::page_size::{Level, Page, PageSize};
 use crate::table::{
-    Environment, FreeList, FreedTable, PageTables, PhysToVirt, Piece, TableAllocator, TableError,
-    TableMemory, TablePages, TableRun, TlbOps,
+    FreeList, FreedTable, Maintenance, PageTables, PhysToVirt, Piece, Reservation,
+    TableEnvironment, TableError, TablePages, TableRun,
 };
 
 /// Table memory for the boot: a static pool, then the mapped part of a piece of RAM.
 ///
 /// Pages that were never allocated are not touched, because they may not be mapped yet. Freed pages
-/// are kept in a [`FreeList`] and reused first.
+/// are kept in a [`FreeList`] and reused first. As that list, it is by itself the environment of tables
+/// that no CPU walks.
 #[derive(Debug)]
 pub struct Arena<R> {
     page_size: PageSize,
@@ -54,8 +55,7 @@ impl<R> Arena<R> {
     ///
     /// # Safety
     ///
-    /// The caller owns the pool exclusively, and `memory` and the environment of the tables can
-    /// access it.
+    /// The caller owns the pool exclusively, and `memory` reaches it.
     #[must_use]
     pub const unsafe fn new(
         memory: R,
@@ -108,8 +108,7 @@ impl<R> Arena<R> {
     ///
     /// # Safety
     ///
-    /// As for [`extend`](Self::extend), and the arena's `memory` and the environment of the tables
-    /// can access the RAM now.
+    /// As for [`extend`](Self::extend), and the arena's `memory` reaches the RAM now.
     pub const unsafe fn extend_mapped(&mut self, start: PhysicalAddress, end: PhysicalAddress) {
         // SAFETY: the caller keeps the conditions.
         unsafe { self.extend(start, end) };
@@ -146,7 +145,19 @@ impl<R> Arena<R> {
 // SAFETY: the callers of `new` and `extend` vouched for the memory, and that of `create` for what `ram` has
 // from `extend`. Each page is allocated once, because the private extents only shrink, and freed pages are in
 // the private `freed`.
-unsafe impl<R: PhysToVirt> TableAllocator for Arena<R> {
+unsafe impl<R: PhysToVirt> TableEnvironment for Arena<R> {
+    #[inline(always)]
+    fn reach(&self, table: PhysicalAddress) -> *mut u64 {
+        self.freed.reach(table)
+    }
+
+    fn allocate(&mut self) -> Option<PhysicalAddress> {
+        self.allocate_run(1).map(|run| run.first)
+    }
+
+    #[inline(always)]
+    fn invalidate(&mut self, _instruction: Maintenance) {}
+
     fn pages(&self) -> Option<TablePages> {
         Some(TablePages {
             page_size: self.page_size,
@@ -154,13 +165,17 @@ unsafe impl<R: PhysToVirt> TableAllocator for Arena<R> {
         })
     }
 
-    fn reserve(&mut self, tables: usize) -> bool {
-        self.available() >= tables as u64
+    fn reserve(&mut self, tables: usize) -> Reservation {
+        if self.available() >= tables as u64 {
+            Reservation::Granted
+        } else {
+            Reservation::Refused
+        }
     }
 
-    fn allocate(&mut self, most: usize) -> Option<TableRun> {
+    fn allocate_run(&mut self, most: usize) -> Option<TableRun> {
         if self.freed.available() > 0 {
-            return self.freed.allocate(most);
+            return self.freed.allocate_run(most);
         }
         let page_size = self.page_size;
         let mut extents = [&mut self.pool, &mut self.ram].into_iter();
@@ -204,7 +219,7 @@ unsafe impl<R: PhysToVirt> TableAllocator for Arena<R> {
     }
 }
 
-/// An allocator that may be, or wrap, an [`Arena`].
+/// An environment whose tables may come from an [`Arena`].
 ///
 /// [`create`] tells the arena which of its pages are mapped. It must be the one that allocates them:
 ///
@@ -227,7 +242,7 @@ unsafe impl<R: PhysToVirt> TableAllocator for Arena<R> {
 /// # Safety
 ///
 /// If [`arena`](Self::arena) returns an arena, it is always the same one, and all pages that the
-/// allocator gives come from it.
+/// environment gives come from it.
 pub unsafe trait HasArena {
     /// The access of the arena to freed pages.
     type Memory: PhysToVirt;
@@ -235,27 +250,11 @@ pub unsafe trait HasArena {
     fn arena(&mut self) -> Option<&mut Arena<Self::Memory>>;
 }
 
-// SAFETY: the allocator is the arena.
+// SAFETY: the environment is the arena.
 unsafe impl<R: PhysToVirt> HasArena for Arena<R> {
     type Memory = R;
     fn arena(&mut self) -> Option<&mut Self> {
         Some(self)
-    }
-}
-
-// SAFETY: all pages come from the wrapped allocator.
-unsafe impl<A: HasArena> HasArena for crate::table::Counted<'_, A> {
-    type Memory = A::Memory;
-    fn arena(&mut self) -> Option<&mut Arena<A::Memory>> {
-        self.inner_mut().arena()
-    }
-}
-
-// SAFETY: all pages come from `allocator`.
-unsafe impl<M, A: HasArena, T> HasArena for Environment<M, A, T> {
-    type Memory = A::Memory;
-    fn arena(&mut self) -> Option<&mut Arena<A::Memory>> {
-        self.allocator.arena()
     }
 }
 
@@ -277,12 +276,10 @@ pub fn arena_pages(stats: &LeafStats, available: u64) -> u64 {
 /// ```compile_fail,E0133
 /// use granule::arch::Page4K;
 /// use granule::linear::{HasArena, create};
-/// use granule::table::{
-///     Environment, PageTables, Piece, TableAllocator, TableError, TableMemory, TlbOps,
-/// };
+/// use granule::table::{PageTables, Piece, TableEnvironment, TableError};
 ///
-/// fn anywhere<M: TableMemory, A: TableAllocator + HasArena, T: TlbOps>(
-///     tables: &mut PageTables<Page4K, Environment<M, A, T>>,
+/// fn anywhere<E: TableEnvironment + HasArena>(
+///     tables: &mut PageTables<Page4K, E>,
 ///     elsewhere: &[Piece],
 /// ) -> Result<(), TableError> {
 ///     create(tables, elsewhere)
@@ -298,15 +295,13 @@ pub fn arena_pages(stats: &LeafStats, available: u64) -> u64 {
 /// If the arena has RAM from [`Arena::extend`] and one of the `pieces` covers it, the arena's memory
 /// and the environment of `tables` reach that RAM once the piece is mapped: this CPU walks the tables,
 /// and the piece maps the RAM, readable and writable, to where both look for it.
-pub unsafe fn create<P, M, A, T>(
-    tables: &mut PageTables<P, Environment<M, A, T>>,
+pub unsafe fn create<P, E>(
+    tables: &mut PageTables<P, E>,
     pieces: &[Piece],
 ) -> Result<(), TableError>
 where
     P: Page,
-    M: TableMemory,
-    A: TableAllocator + HasArena,
-    T: TlbOps,
+    E: TableEnvironment + HasArena,
 {
     let span = tables.geometry().span();
     let ram = tables
@@ -334,8 +329,8 @@ where
 /// Maps the part of the linear map that covers the arena, whose physical addresses are `first` to
 /// `end`. Each round uses the tables that the round before made reachable. Returns the range of
 /// offsets mapped.
-fn map_arena<P, M, A, T>(
-    tables: &mut PageTables<P, Environment<M, A, T>>,
+fn map_arena<P, E>(
+    tables: &mut PageTables<P, E>,
     pieces: &[Piece],
     home: &Piece,
     first: u64,
@@ -343,9 +338,7 @@ fn map_arena<P, M, A, T>(
 ) -> Result<(u64, u64), TableError>
 where
     P: Page,
-    M: TableMemory,
-    A: TableAllocator + HasArena,
-    T: TlbOps,
+    E: TableEnvironment + HasArena,
 {
     let outside = TableError::OutsideSpace {
         start: home.start,
@@ -433,7 +426,7 @@ mod tests {
         assert_eq!(arena.unused_pool().0.0, start.next_multiple_of(PAGE));
         let mut out = BTreeSet::new();
         for _ in 0..12 {
-            out.extend(arena.allocate(2).into_iter().flat_map(pages));
+            out.extend(arena.allocate_run(2).into_iter().flat_map(pages));
         }
         assert_eq!((out.len(), arena.available()), (24, all - 24));
         // Every other page: twelve runs of one page each.
@@ -443,16 +436,19 @@ mod tests {
             arena.free(unsafe { FreedTable::unreachable(PhysicalAddress(page)) });
         }
         assert_eq!(arena.available(), all - 12);
-        assert!(arena.reserve(all as usize - 12) && !arena.reserve(all as usize - 11));
+        assert!(
+            arena.reserve(all as usize - 12) == Reservation::Granted
+                && arena.reserve(all as usize - 11) == Reservation::Refused
+        );
         let mut again = BTreeSet::new();
         for _ in 0..12 {
-            again.extend(arena.allocate(1).into_iter().flat_map(pages));
+            again.extend(arena.allocate_run(1).into_iter().flat_map(pages));
         }
         assert_eq!(again, back, "freed pages come first");
         let rest = arena.available();
         assert_eq!(
             arena
-                .allocate(usize::MAX)
+                .allocate_run(usize::MAX)
                 .map(pages)
                 .map_or(0, Iterator::count) as u64,
             rest

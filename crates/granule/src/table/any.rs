@@ -17,7 +17,7 @@ use super::merge::Merged;
 use super::piece::{Leaves, Piece};
 use super::protect::{Holes, PermissionChange};
 use super::visit::{Entry, Mapping, Visit};
-use super::{Liveness, PageTables, TableEnvironment, TableError, flush};
+use super::{Liveness, PageTables, TableEnvironment, TableError};
 use crate::arch::bbm::BbmLevel;
 use crate::arch::registers::Ttbr;
 use crate::arch::{
@@ -35,20 +35,15 @@ use core::ops::ControlFlow;
 /// [`PageTables`] where calls are many. A static needs one type for all sizes:
 ///
 /// ```
-/// use granule::arch::tlbi::TlbCapabilities;
 /// use granule::arch::{
 ///     Attributes, CpuFeatures, Geometry, IdRegisters, PageSize, Permissions, PhysicalAddress,
 ///     Regime, VaRange, VirtualAddress,
 /// };
-/// use granule::table::{
-///     AnyPageTables, DirectMapped, Environment, FreeList, Leaves, Live, NoCpu, Offset,
-/// };
+/// use granule::table::{AnyPageTables, FreeList, Leaves, Live, Offset};
 /// use std::sync::Mutex;
 ///
-/// type KernelEnvironment = Environment<DirectMapped<Offset>, FreeList<Offset>, NoCpu>;
-///
 /// /// The kernel's tables, once they are built. A kernel has its own lock.
-/// static TABLES: Mutex<Option<Live<AnyPageTables<KernelEnvironment>>>> = Mutex::new(None);
+/// static TABLES: Mutex<Option<Live<AnyPageTables<FreeList<Offset>>>>> = Mutex::new(None);
 ///
 /// # let mut pages = vec![0u64; 5 * 8192];
 /// # let start = PhysicalAddress(pages.as_mut_ptr().expose_provenance() as u64);
@@ -60,15 +55,9 @@ use core::ops::ControlFlow;
 /// // SAFETY: the pages are mapped at their physical addresses, and nothing else uses them. No CPU
 /// // walks the tables in this example.
 /// let live = unsafe {
-///     let flat = Offset::new(0);
-///     let mut allocator = FreeList::new(flat, size);
-///     allocator.add(start, end);
-///     let environment = Environment {
-///         memory: DirectMapped(flat),
-///         allocator,
-///         tlb: NoCpu(TlbCapabilities::of(&cpu)),
-///     };
-///     AnyPageTables::new(geometry, environment)?.make_live()
+///     let mut pages = FreeList::new(Offset::new(0), size);
+///     pages.add(start, end);
+///     AnyPageTables::new(geometry, pages)?.make_live()
 /// };
 /// assert_eq!(live.page_size(), PageSize::K64);
 /// *TABLES.lock().unwrap() = Some(live);
@@ -418,9 +407,7 @@ impl<E: TableEnvironment> Live<AnyPageTables<E>> {
 
     /// As [`invalidate_all`](Live::invalidate_all) of [`PageTables`].
     pub fn invalidate_all(&mut self) {
-        sized!(&mut self.0.0, tables => {
-            flush::invalidate_all(&mut tables.environment, tables.geometry.regime(), tables.asid)
-        });
+        sized!(&mut self.0.0, tables => tables.issue_all());
     }
 
     /// The address of the root table, and the environment. The tables stay as they are, and live;

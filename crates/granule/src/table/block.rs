@@ -146,11 +146,10 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// [`TableError::OutOfTables`]
     pub(crate) fn new_table(&mut self) -> Result<NewTable, TableError> {
         let exhausted = TableError::OutOfTables { needed: 1 };
-        if !self.environment.reserve(1) {
+        if !self.reserve(1) {
             return Err(exhausted);
         }
-        let run = self.environment.allocate(1).ok_or(exhausted)?;
-        Ok(NewTable(run.first))
+        Ok(NewTable(self.take().ok_or(exhausted)?))
     }
 
     /// Gives back a table that was not needed.
@@ -172,11 +171,11 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         let second = second.filter(|second| first != Some(*second));
         let needed = usize::from(first.is_some()) + usize::from(second.is_some());
         let exhausted = TableError::OutOfTables { needed };
-        if needed > 0 && !self.environment.reserve(needed) {
+        if needed > 0 && !self.reserve(needed) {
             return Err(exhausted);
         }
         for (offset, slot) in [first, second].into_iter().flatten() {
-            let table = self.environment.allocate(1).ok_or(exhausted)?.first;
+            let table = self.take().ok_or(exhausted)?;
             let _ = self.split_block(offset, slot, NewTable(table), &edges, None);
         }
         Ok(needed as u64)

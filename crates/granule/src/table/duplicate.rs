@@ -42,7 +42,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         let level = self.geometry.start_level();
         let needed = self.tables_below(self.root, level);
         let exhausted = TableError::OutOfTables { needed };
-        if needed > 0 && !other.environment.reserve(needed) {
+        if needed > 0 && !other.reserve(needed) {
             return Err(exhausted);
         }
         let (from, to) = (self.root, other.root);
@@ -111,11 +111,11 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
             let entry = self.load(from, index);
             let at = offset + index as u64 * bytes;
             if entry.is_table(level) {
-                result = other.environment.allocate(1).and_then(|run| {
+                result = other.take().and_then(|table| {
                     let below = self.geometry.address_of(entry, level);
-                    link = Descriptor::table(&self.geometry, run.first);
+                    link = Descriptor::table(&self.geometry, table);
                     let next = level.next();
-                    self.duplicate_in(other, below, run.first, next, at, pass, share)
+                    self.duplicate_in(other, below, table, next, at, pass, share)
                 });
             } else {
                 let shared = pass.sharing.change.apply(entry);

@@ -3,16 +3,17 @@
 //! Every change of live tables calls one of these two functions, in this library and in other code
 //! that changes live entries. Workarounds for errata of barriers and TLBIs belong here.
 
-use super::tlb_ops::TlbOps;
+use super::environment::Maintenance;
 use crate::arch::tlbi::{self, Invalidation, TlbCapabilities, TlbiOp};
 use crate::arch::{Geometry, Regime};
 
 /// Makes entries that became valid usable by this CPU. No TLBI is needed, because a fault is never
 /// cached (IWZCBG). The DSB makes this CPU's walker see the stores, and the ISB drops what the CPU
 /// speculated.
-pub fn publish(tlb: &mut impl TlbOps) {
-    tlb.dsb_ishst();
-    tlb.isb();
+#[inline(always)]
+pub fn publish(mut issue: impl FnMut(Maintenance)) {
+    issue(Maintenance::DsbIshst);
+    issue(Maintenance::Isb);
 }
 
 /// Removes the cached translations of a range of tables of `geometry` from every CPU, after its
@@ -23,37 +24,47 @@ pub fn publish(tlb: &mut impl TlbOps) {
 /// are complete a CPU may combine an old entry again. The CPU must have the guest's VMID in
 /// VTTBR_EL2.
 #[inline(always)]
-pub fn invalidate(tlb: &mut impl TlbOps, geometry: &Geometry, what: &Invalidation) {
-    let op = tlbi::of_one_entry(what, geometry, tlb.capabilities(), geometry.page_size());
-    invalidate_by(tlb, geometry, what, op);
+pub fn invalidate(
+    what: &Invalidation,
+    geometry: &Geometry,
+    can: TlbCapabilities,
+    issue: impl FnMut(Maintenance),
+) {
+    let op = tlbi::of_one_entry(what, geometry, &can, geometry.page_size());
+    invalidate_by(op, what, geometry, can, issue);
 }
 
 /// As [`invalidate`]. `op` is all that is needed in the usual case, if there is one.
 #[inline(always)]
 pub(super) fn invalidate_by(
-    tlb: &mut impl TlbOps,
-    geometry: &Geometry,
-    what: &Invalidation,
     op: Option<TlbiOp>,
+    what: &Invalidation,
+    geometry: &Geometry,
+    can: TlbCapabilities,
+    mut issue: impl FnMut(Maintenance),
 ) {
-    let can = *tlb.capabilities();
     let regime = geometry.regime();
-    tlb.dsb_ishst();
+    issue(Maintenance::DsbIshst);
     match op {
-        Some(op) if !can.repeat && regime != Regime::Stage2 => tlb.tlbi(regime, op),
+        Some(op) if !can.repeat && regime != Regime::Stage2 => issue(Maintenance::Tlbi(regime, op)),
         _ => {
             // A copy, so that the usual case keeps what it knows of `what` in registers.
             let what = *what;
-            issue(tlb, geometry, &what, can);
+            planned(&what, geometry, can, &mut issue);
         }
     }
-    tlb.dsb_ish();
-    tlb.isb();
+    issue(Maintenance::DsbIsh);
+    issue(Maintenance::Isb);
 }
 
 /// The TLBIs of any invalidation, with the barriers between them.
 #[inline(never)]
-fn issue(tlb: &mut impl TlbOps, geometry: &Geometry, what: &Invalidation, can: TlbCapabilities) {
+fn planned(
+    what: &Invalidation,
+    geometry: &Geometry,
+    can: TlbCapabilities,
+    issue: &mut impl FnMut(Maintenance),
+) {
     let regime = geometry.regime();
     // One operation on all of a guest removes its combined entries too.
     let mut whole = false;
@@ -62,33 +73,38 @@ fn issue(tlb: &mut impl TlbOps, geometry: &Geometry, what: &Invalidation, can: T
             if !can.repeat {
                 break;
             }
-            tlb.dsb_ish();
+            issue(Maintenance::DsbIsh);
         }
         tlbi::plan(what, geometry, &can, |op| {
             whole |= op == TlbiOp::All;
-            tlb.tlbi(regime, op);
+            issue(Maintenance::Tlbi(regime, op));
         });
     }
     if regime == Regime::Stage2 && !whole {
-        tlb.dsb_ish();
-        tlb.tlbi(Regime::El1And0, TlbiOp::All);
+        issue(Maintenance::DsbIsh);
+        issue(Maintenance::Tlbi(Regime::El1And0, TlbiOp::All));
         if can.repeat {
-            tlb.dsb_ish();
-            tlb.tlbi(Regime::El1And0, TlbiOp::All);
+            issue(Maintenance::DsbIsh);
+            issue(Maintenance::Tlbi(Regime::El1And0, TlbiOp::All));
         }
     }
 }
 
 /// Removes all cached translations of a regime from every CPU, or only the non-global ones of an
 /// address space. At stage 2 they are those of both stages of the VMID in VTTBR_EL2.
-pub(crate) fn invalidate_all(tlb: &mut impl TlbOps, regime: Regime, asid: Option<u16>) {
+pub(crate) fn invalidate_all(
+    regime: Regime,
+    asid: Option<u16>,
+    can: TlbCapabilities,
+    mut issue: impl FnMut(Maintenance),
+) {
     let op = TlbiOp::all_of(asid);
-    tlb.dsb_ishst();
-    tlb.tlbi(regime, op);
-    tlb.dsb_ish();
-    if tlb.capabilities().repeat {
-        tlb.tlbi(regime, op);
-        tlb.dsb_ish();
+    issue(Maintenance::DsbIshst);
+    issue(Maintenance::Tlbi(regime, op));
+    issue(Maintenance::DsbIsh);
+    if can.repeat {
+        issue(Maintenance::Tlbi(regime, op));
+        issue(Maintenance::DsbIsh);
     }
-    tlb.isb();
+    issue(Maintenance::Isb);
 }

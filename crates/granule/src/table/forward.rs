@@ -1,29 +1,30 @@
-//! A macro that forwards methods of the three traits to a wrapped value.
+//! A macro that forwards methods of [`TableEnvironment`](crate::table::TableEnvironment) to a wrapped value.
 //!
 //! A wrapper changes some methods and forwards the rest. The macro states each signature once, so a
 //! new method or argument needs no change in the wrappers. A wrapper's own behaviour is in the
 //! wrapper's file.
 
-/// Writes methods of [`TableMemory`](crate::table::TableMemory),
-/// [`TableAllocator`](crate::table::TableAllocator) and
-/// [`TlbOps`](crate::table::TlbOps) that call the same method of another value.
+/// Writes methods of [`TableEnvironment`](crate::table::TableEnvironment) that call the same method of
+/// another value.
 ///
-/// Invoke it inside an `impl` of one of these traits, with the value and the names of the methods:
+/// Invoke it inside an `impl` of the trait, with the value and the names of the methods:
 ///
 /// ```
 /// use granule::arch::PhysicalAddress;
 /// use granule::forward;
-/// use granule::table::{TableAllocator, TableRun};
+/// use granule::table::{FreedTable, TableEnvironment};
 ///
-/// /// Tables one at a time.
-/// struct OneByOne<A>(A);
+/// /// Counts the tables that are freed.
+/// struct Frees<E>(E, u64);
 ///
 /// // SAFETY: each call is handed on.
-/// unsafe impl<A: TableAllocator> TableAllocator for OneByOne<A> {
-///     forward!(self.0: pages reserve free);
+/// unsafe impl<E: TableEnvironment> TableEnvironment for Frees<E> {
+///     forward!(self.0: reach allocate pages reserve allocate_run allocate_aligned invalidate capabilities);
+///     forward!(self.0: load find_unlike store exchange fill update update_alike);
 ///
-///     fn allocate(&mut self, _most: usize) -> Option<TableRun> {
-///         self.0.allocate(1)
+///     fn free(&mut self, table: FreedTable) {
+///         self.1 += 1;
+///         self.0.free(table);
 ///     }
 /// }
 /// ```
@@ -41,9 +42,9 @@
 ///
 /// ```compile_fail,E0133
 /// use granule::arch::{Descriptor, PhysicalAddress};
-/// use granule::table::{TableMemory, Visibility};
+/// use granule::table::{TableEnvironment, Visibility};
 ///
-/// fn store(memory: &mut impl TableMemory, table: PhysicalAddress, index: usize, entry: Descriptor) {
+/// fn store(memory: &mut impl TableEnvironment, table: PhysicalAddress, index: usize, entry: Descriptor) {
 ///     let how = Visibility::Live;
 ///     granule::forward!(@to (memory) store (table, index, entry, how) unsafe)
 /// }
@@ -216,14 +217,26 @@ macro_rules! forward {
     };
     (@reserve $self:ident $how:tt) => {
         #[inline(always)]
-        fn reserve(&mut $self, tables: usize) -> bool {
+        fn reserve(&mut $self, tables: usize) -> $crate::table::Reservation {
             $crate::forward!(@call $self $how reserve (tables))
+        }
+    };
+    (@reach $self:ident $how:tt) => {
+        #[inline(always)]
+        fn reach(&$self, table: $crate::arch::PhysicalAddress) -> *mut u64 {
+            $crate::forward!(@call $self $how reach (table))
         }
     };
     (@allocate $self:ident $how:tt) => {
         #[inline(always)]
-        fn allocate(&mut $self, most: usize) -> Option<$crate::table::TableRun> {
-            $crate::forward!(@call $self $how allocate (most))
+        fn allocate(&mut $self) -> Option<$crate::arch::PhysicalAddress> {
+            $crate::forward!(@call $self $how allocate ())
+        }
+    };
+    (@allocate_run $self:ident $how:tt) => {
+        #[inline(always)]
+        fn allocate_run(&mut $self, most: usize) -> Option<$crate::table::TableRun> {
+            $crate::forward!(@call $self $how allocate_run (most))
         }
     };
     (@allocate_aligned $self:ident $how:tt) => {
@@ -240,21 +253,14 @@ macro_rules! forward {
     };
     (@capabilities $self:ident $how:tt) => {
         #[inline(always)]
-        fn capabilities(&$self) -> &$crate::arch::tlbi::TlbCapabilities {
+        fn capabilities(&$self) -> $crate::arch::tlbi::TlbCapabilities {
             $crate::forward!(@call $self $how capabilities ())
         }
     };
-    (@tlbi $self:ident $how:tt) => {
+    (@invalidate $self:ident $how:tt) => {
         #[inline(always)]
-        fn tlbi(&mut $self, regime: $crate::arch::Regime, op: $crate::arch::tlbi::TlbiOp) {
-            $crate::forward!(@call $self $how tlbi (regime, op))
-        }
-    };
-    // DSB ISHST, DSB ISH and ISB.
-    (@$barrier:ident $self:ident $how:tt) => {
-        #[inline(always)]
-        fn $barrier(&mut $self) {
-            $crate::forward!(@call $self $how $barrier ())
+        fn invalidate(&mut $self, instruction: $crate::table::Maintenance) {
+            $crate::forward!(@call $self $how invalidate (instruction))
         }
     };
 }

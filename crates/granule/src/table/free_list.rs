@@ -6,8 +6,8 @@
 
 #![allow(unsafe_code, reason = "free pages through pointers")]
 
-use super::allocator::{TableAllocator, TablePages, TableRun};
-use super::direct_mapped::PhysToVirt;
+use super::entries::PhysToVirt;
+use super::environment::{Maintenance, Reservation, TableEnvironment, TablePages, TableRun};
 use super::pending::FreedTable;
 use crate::arch::{PageSize, PhysicalAddress};
 
@@ -33,16 +33,19 @@ impl Run {
     }
 }
 
-/// A [`TableAllocator`] that links free pages through their own first entries.
+/// Pages for tables, linked through their own first entries.
 ///
 /// It begins empty. [`add`](Self::add) gives it ranges of memory, at any time. Freed pages that
 /// adjoin the run in use or the last freed run join it; every other page becomes a run of its own.
 /// So no page is ever lost, [`available`](Self::available) is exact, and a reservation never fails
 /// because free pages are scattered.
 ///
+/// By itself it is the environment of tables that no CPU walks: it issues no instruction. The
+/// environment of live tables has a list, and issues them.
+///
 /// ```
 /// use granule::arch::{PageSize, PhysicalAddress};
-/// use granule::table::{FreeList, Offset, TableAllocator};
+/// use granule::table::{FreeList, Offset, TableEnvironment};
 ///
 /// let mut memory = vec![0u64; 4 * 512];
 /// let start = memory.as_mut_ptr().expose_provenance() as u64;
@@ -55,7 +58,7 @@ impl Run {
 /// };
 /// // The vector need not begin at a page.
 /// assert!(list.available() >= 3);
-/// let tables = list.allocate(2).ok_or("no page")?;
+/// let tables = list.allocate_run(2).ok_or("no page")?;
 /// assert_eq!(tables.count, 2);
 /// # Ok::<(), &str>(())
 /// ```
@@ -213,9 +216,21 @@ impl<R: PhysToVirt> FreeList<R> {
     }
 }
 
-// SAFETY: the caller of `add` vouched for the memory. A page is in one run at a time: `allocate`
+// SAFETY: the caller of `add` vouched for the memory. A page is in one run at a time: `allocate_run`
 // takes it out, and `free` gets only pages that were allocated and that no walker reaches.
-unsafe impl<R: PhysToVirt> TableAllocator for FreeList<R> {
+unsafe impl<R: PhysToVirt> TableEnvironment for FreeList<R> {
+    #[inline(always)]
+    fn reach(&self, table: PhysicalAddress) -> *mut u64 {
+        self.memory.pointer(table)
+    }
+
+    fn allocate(&mut self) -> Option<PhysicalAddress> {
+        self.allocate_run(1).map(|run| run.first)
+    }
+
+    #[inline(always)]
+    fn invalidate(&mut self, _instruction: Maintenance) {}
+
     fn pages(&self) -> Option<TablePages> {
         Some(TablePages {
             page_size: self.page_size,
@@ -223,11 +238,15 @@ unsafe impl<R: PhysToVirt> TableAllocator for FreeList<R> {
         })
     }
 
-    fn reserve(&mut self, tables: usize) -> bool {
-        self.available >= tables as u64
+    fn reserve(&mut self, tables: usize) -> Reservation {
+        if self.available >= tables as u64 {
+            Reservation::Granted
+        } else {
+            Reservation::Refused
+        }
     }
 
-    fn allocate(&mut self, most: usize) -> Option<TableRun> {
+    fn allocate_run(&mut self, most: usize) -> Option<TableRun> {
         if self.current.is_empty() {
             if self.first == NONE {
                 return None;

@@ -39,7 +39,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         let (from, to) = self.offsets(start, bytes)?;
         let needed = self.tables_to_limit(from, to, leaves)?;
         let exhausted = TableError::OutOfTables { needed };
-        if needed > 0 && !self.environment.reserve(needed) {
+        if needed > 0 && !self.reserve(needed) {
             return Err(exhausted);
         }
         let mut limited = Some(());
@@ -159,7 +159,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             ..place
         };
         let part = self.part_of(&place, at, leaves);
-        let new = self.environment.allocate(1)?.first;
+        let new = self.take()?;
         let end = Self::end_of(at, level);
         let start = end - bytes;
         let geometry = self.geometry;

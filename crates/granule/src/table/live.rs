@@ -7,7 +7,7 @@
 #![allow(unsafe_code, reason = "CPUs walk the tables, on the caller's word")]
 
 use super::stage::{Stage, Stage2};
-use super::{Liveness, PageTables, TableEnvironment, TableError, flush};
+use super::{Liveness, PageTables, TableEnvironment, TableError};
 use crate::arch::PhysicalAddress;
 use crate::arch::page_size::Page;
 use crate::arch::registers::Ttbr;
@@ -118,9 +118,9 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     ///
     /// Until [`retire`](Live::retire):
     ///
-    /// - `environment`'s [`TlbOps`](super::TlbOps) issues every instruction, and it takes effect on
-    ///   each CPU that walks the tables. [`NoCpu`](super::NoCpu) suits only tables that are not
-    ///   walked in spite of the call.
+    /// - the environment [issues](TableEnvironment::invalidate) every instruction, and it takes effect on
+    ///   each CPU that walks the tables. One that issues none, as a [`FreeList`](super::FreeList) by
+    ///   itself, suits only tables that are not walked in spite of the call.
     /// - A CPU that walks the tables has the TCR, MAIR and VTCR of the tables' geometry.
     /// - At stage 2, a CPU that changes the tables has the VMID of the guest in VTTBR_EL2, and not
     ///   both HCR_EL2.E2H and TGE set: the TLBIs concern the guest of these registers.
@@ -190,11 +190,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> Live<PageTables<P, E, S>> {
     /// An ASID or VMID that another tree had needs it before its first use, and
     /// [`retire`](Self::retire) needs it after the last.
     pub fn invalidate_all(&mut self) {
-        flush::invalidate_all(
-            &mut self.0.environment,
-            self.0.geometry.regime(),
-            self.0.asid,
-        );
+        self.0.issue_all();
     }
 
     /// The address of the root table, and the environment. The tables stay as they are, and live;

@@ -95,7 +95,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         let mut cursor = Cursor::new(parts, &geometry);
         let needed = self.missing(cursor.clone())?;
         let exhausted = TableError::OutOfTables { needed };
-        if needed > 0 && !self.environment.reserve(needed) {
+        if needed > 0 && !self.reserve(needed) {
             return Err(exhausted);
         }
         self.pending.made_valid();
@@ -168,7 +168,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         let (mut at, mut index) = (at, slot.index);
         while at < end {
             let left = ((end - at) >> P::SIZE.level_shift(Level::L2)) as usize;
-            let run = self.environment.allocate(left)?;
+            let run = self.take_run(left)?;
             self.fill_tables(plan, run.first, run.count, at);
             self.link_run(Slot { index, ..slot }, run.first, run.count, link);
             index += run.count;
@@ -228,7 +228,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         link: Visibility,
     ) -> Option<()> {
         let index = Self::index(cursor.at, level);
-        let child = self.environment.allocate(1)?.first;
+        let child = self.take()?;
         self.build(cursor, child, level.next(), end)?;
         self.store(table, index, Descriptor::table(&self.geometry, child), link);
         Some(())

@@ -1,15 +1,14 @@
 //! Translation tables: map, unmap, change permissions, query and visit.
 //!
 //! [`PageTables`] is one tree of tables for one half of an address space, and [`Live`] is such a
-//! tree once CPUs may walk it. It uses three small traits, [`TableMemory`], [`TableAllocator`] and
-//! [`TlbOps`], and takes them as one value ([`Environment`] joins three). Each operation has its
+//! tree once CPUs may walk it. It takes what it needs of a kernel as one value, its
+//! [`TableEnvironment`]: a pointer to a table, table pages, barriers and TLBIs. Each operation has its
 //! own file. This file holds the tree and the only calls to the unsafe methods of
-//! [`TableMemory`].
+//! [`TableEnvironment`].
 //!
 //! Every operation first checks the tables, then reserves the table pages it needs, then changes
 //! entries. It completes, or it fails with a [`TableError`] and leaves the tables unchanged.
 
-pub(crate) mod allocator;
 mod any;
 #[cfg(feature = "space")]
 pub(crate) mod block;
@@ -17,11 +16,10 @@ mod change_attributes;
 #[cfg(feature = "space")]
 pub(crate) mod choose;
 mod chunks;
-pub(crate) mod count;
 mod cursor;
-pub(crate) mod direct_mapped;
 #[cfg(feature = "space")]
 pub(crate) mod duplicate;
+mod entries;
 mod environment;
 mod error;
 pub(crate) mod flush;
@@ -47,10 +45,10 @@ pub(crate) mod plan;
 pub(crate) mod present_invalid;
 mod protect;
 mod query;
+mod reserve;
 mod split;
 pub(crate) mod stage;
 pub(crate) mod stage2;
-pub(crate) mod tlb_ops;
 mod unmap;
 mod update;
 mod view;
@@ -59,27 +57,24 @@ pub(crate) mod walk;
 #[cfg(feature = "space")]
 mod zap;
 
-pub use allocator::{TableAllocator, TablePages, TableRun};
 pub use any::AnyPageTables;
 pub use change_attributes::AttributeChange;
-pub use count::{Counted, Counter, Counters, Counts};
 pub use cursor::PageCursor;
-pub use direct_mapped::{DirectMapped, Offset, PhysToVirt};
-pub use environment::{Environment, TableEnvironment};
+pub use entries::{Offset, PhysToVirt};
+pub use environment::{Maintenance, Reservation, TableEnvironment, TablePages, TableRun};
 pub use error::TableError;
 pub use flush::{invalidate, publish};
 pub use frames::{FrameRun, Frames};
 pub use free_list::FreeList;
 pub use harvest::Harvest;
 pub use live::Live;
-pub use memory::{BitChange, BitPattern, TableMemory, Visibility};
+pub use memory::{BitChange, BitPattern, Visibility};
 pub use merge::Merged;
 pub use pending::{FreedFrames, FreedTable};
 pub use piece::{Leaves, Piece};
 pub use protect::{Holes, PermissionChange};
 pub use stage::{Stage, Stage1, Stage2};
 pub use stage2::Stage2PermissionChange;
-pub use tlb_ops::{NoCpu, TlbOps};
 pub use unmap::EmptyTables;
 pub use view::{TableView, Unread, UnreadTable};
 pub use visit::{Entry, Mapping, Visit};
@@ -89,6 +84,7 @@ use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, Geometry, PhysicalAddress, Regime, VirtualAddress};
 use core::marker::PhantomData;
 use pending::Pending;
+use reserve::Held;
 
 /// Whether CPUs may walk the tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,6 +116,8 @@ pub struct PageTables<P: Page, E, S: Stage = Stage1> {
     bbm: BbmLevel,
     /// The changes that are not flushed yet.
     pending: Pending,
+    /// Pages for its next tables.
+    held: Held,
     /// The caller issues the TLBIs for changes of leaves.
     defers_tlbi: bool,
     environment: E,
@@ -139,7 +137,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     }
 }
 
-#[allow(unsafe_code, reason = "the only calls into `TableMemory`")]
+#[allow(unsafe_code, reason = "the only calls into `TableEnvironment`")]
 impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Takes over the tree below `root`, which no CPU walks. [`Live::from_root`] takes over a live
     /// one.
@@ -149,12 +147,12 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// [`TableError::WrongPageSize`] when `geometry` has another page size than `P`,
     /// [`WrongStage`](TableError::WrongStage) for the shape of stage 2 without [`Stage2`] in the type,
     /// [`WrongTablePages`](TableError::WrongTablePages) and
-    /// [`TablesTooHigh`](TableError::TablesTooHigh) when the allocator's pages do not serve.
+    /// [`TablesTooHigh`](TableError::TablesTooHigh) when the environment's pages do not serve.
     ///
     /// # Safety
     ///
     /// `root` must be a full table page of `geometry`'s start level (at stage 2 the first of all
-    /// concatenated ones), and `environment` must reach every table below it. Its allocator may have
+    /// concatenated ones), and `environment` must reach every table below it. It may have
     /// those tables, because unmapping frees them there. Contiguous groups in
     /// the tables must be whole: the hint on all entries of a group, and all of them valid or all
     /// present-invalid. No other code may change the tables while this value exists, and no CPU may
@@ -183,6 +181,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             asid: None,
             bbm: BbmLevel::Level0,
             pending: Pending::NOTHING,
+            held: Held::NOTHING,
             defers_tlbi: false,
             environment,
             types: PhantomData,
@@ -194,10 +193,10 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// # Errors
     ///
     /// [`TableError::OutOfTables`] when there is no page for the root, or for concatenated root
-    /// tables no [aligned run](TableAllocator::allocate_aligned) of pages,
+    /// tables no [aligned run](TableEnvironment::allocate_aligned) of pages,
     /// [`WrongPageSize`](TableError::WrongPageSize) when `geometry` has another page size than `P`,
     /// [`WrongTablePages`](TableError::WrongTablePages) and
-    /// [`TablesTooHigh`](TableError::TablesTooHigh) when the allocator's pages do not serve.
+    /// [`TablesTooHigh`](TableError::TablesTooHigh) when the environment's pages do not serve.
     pub fn new(geometry: S::Geometry, environment: E) -> Result<Self, TableError> {
         let mut environment = environment;
         let geometry: Geometry = geometry.into();
@@ -220,6 +219,8 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         geometry: S::Geometry,
     ) -> Result<(PhysicalAddress, Self), (TableError, Self)> {
         let geometry: Geometry = geometry.into();
+        // One of the pages that are held may be the last that there is for the root.
+        self.release(0);
         match Self::allocate_root(&geometry, &mut self.environment) {
             Ok(root) => {
                 let new = Self::of_new_root(root, geometry, self.environment);
@@ -238,8 +239,8 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         let count = Self::root_tables_of(geometry);
         let root = if count > 1 {
             environment.allocate_aligned(count)
-        } else if environment.reserve(1) {
-            environment.allocate(1).map(|run| run.first)
+        } else if environment.reserve(1) != Reservation::Refused {
+            environment.allocate()
         } else {
             None
         };
@@ -342,7 +343,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     ///
     /// ```compile_fail,E0596
     /// use granule::arch::Page4K;
-    /// use granule::table::{FreedTable, PageTables, TableAllocator, TableEnvironment};
+    /// use granule::table::{FreedTable, PageTables, TableEnvironment};
     ///
     /// fn free<E: TableEnvironment>(tables: &mut PageTables<Page4K, E>, root: FreedTable) {
     ///     tables.environment().free(root);
@@ -358,7 +359,8 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
 
     /// The address of the root table, and the environment. The tables stay as they are;
     /// [`from_root`](Self::from_root) takes them over again.
-    pub fn into_parts(self) -> (PhysicalAddress, E) {
+    pub fn into_parts(mut self) -> (PhysicalAddress, E) {
+        self.release(0);
         (self.root, self.environment)
     }
 
@@ -406,8 +408,8 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     #[inline(always)]
     fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor {
         // SAFETY: every table address in this module comes from the private field `root`, a table
-        // descriptor below it or the allocator. The private field `environment` reaches all of these,
-        // as the caller of `from_root` and `TableAllocator` promise. Indices come from `index` or are
+        // descriptor below it or an allocation. The private field `environment` reaches all of these,
+        // as the caller of `from_root` and `TableEnvironment` promise. Indices come from `index` or are
         // bounded by it.
         unsafe { self.environment.load(table, index) }
     }

@@ -64,15 +64,15 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         let PagePlace { slot, level, .. } = *place;
         let needed = (to.number() - level.number()) as usize;
         let exhausted = TableError::OutOfTables { needed };
-        if !self.environment.reserve(needed) {
+        if !self.reserve(needed) {
             return Err(exhausted);
         }
         let private = Visibility::Private;
-        let first = self.environment.allocate(1).ok_or(exhausted)?.first;
+        let first = self.take().ok_or(exhausted)?;
         self.leave_empty(first, 0, P::SIZE.entries());
         let (mut last, mut below) = (first, level.next());
         while below < to {
-            let next = self.environment.allocate(1).ok_or(exhausted)?.first;
+            let next = self.take().ok_or(exhausted)?;
             self.leave_empty(next, 0, P::SIZE.entries());
             let link = Descriptor::table(&self.geometry, next);
             self.store(last, Self::index(offset, below), link, private);

@@ -8,7 +8,7 @@
 //!
 //! - `flush` returns [`Invalidated`], and only that value makes a [`FreedTable`] or
 //!   [`FreedFrames`]. It borrows the tree, so nothing else changes the tree meanwhile.
-//! - [`TableAllocator::free`](super::TableAllocator::free) and
+//! - [`TableEnvironment::free`](super::TableEnvironment::free) and
 //!   [`UserFrames::release`](crate::space::UserFrames::release) take only these two types. Neither
 //!   can be copied, so nothing is released twice.
 //!
@@ -24,9 +24,7 @@ pub use freed::{FreedFrames, FreedTable};
 use super::stage::{Stage, Stage1};
 use super::{BitChange, Liveness, PageTables, TableEnvironment, Visibility, flush};
 use crate::arch::page_size::{Level, Page, PageSize};
-#[cfg(feature = "space")]
-use crate::arch::tlbi;
-use crate::arch::tlbi::{Invalidation, TlbCapabilities, TlbiOp, TlbiScope};
+use crate::arch::tlbi::{self, Invalidation, TlbCapabilities, TlbiOp, TlbiScope};
 use crate::arch::{Descriptor, Geometry, PhysicalAddress};
 
 /// The changes of one tree since its last flush.
@@ -233,7 +231,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             self.pending.new = false;
             self.pending.levels = 0;
             if self.liveness == Liveness::Live {
-                flush::publish(&mut self.environment);
+                self.issue_publish();
             }
         }
         Invalidated(self)
@@ -254,7 +252,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         if self.pending.new {
             self.pending.new = false;
             if self.liveness == Liveness::Live {
-                flush::publish(&mut self.environment);
+                self.issue_publish();
             }
         }
     }
@@ -274,7 +272,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         self.pending.new = false;
         if self.liveness == Liveness::Live {
             if self.defers_tlbi {
-                flush::publish(&mut self.environment);
+                self.issue_publish();
             } else {
                 let what = Invalidation {
                     start: self.address(from),
@@ -284,13 +282,9 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
                     asid: self.asid,
                     level: Some(level),
                 };
-                let op = op(
-                    &what,
-                    &self.geometry,
-                    self.environment.capabilities(),
-                    P::SIZE,
-                );
-                flush::invalidate_by(&mut self.environment, &self.geometry, &what, op);
+                let can = self.environment.capabilities();
+                let op = op(&what, &self.geometry, &can, P::SIZE);
+                self.issue_invalidation(&what, op);
             }
         }
         Invalidated(self)
@@ -301,6 +295,32 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     #[inline(always)]
     pub(super) fn flush_pages(&mut self, from: u64, to: u64) -> Invalidated<'_, P, E, S> {
         self.flush_leaves(from, to, Level::L3, tlbi::of_one_entry)
+    }
+
+    /// Issues the barriers of new entries.
+    #[inline(always)]
+    fn issue_publish(&mut self) {
+        flush::publish(|instruction| self.environment.invalidate(instruction));
+    }
+
+    /// Issues an invalidation, of which `op` is all that is needed in the usual case. Only here, so that the
+    /// instructions of any other are compiled once.
+    #[inline(always)]
+    fn issue_invalidation(&mut self, what: &Invalidation, op: Option<TlbiOp>) {
+        let can = self.environment.capabilities();
+        let issue = |instruction| self.environment.invalidate(instruction);
+        flush::invalidate_by(op, what, &self.geometry, can, issue);
+    }
+
+    /// Removes all cached entries of the tree from every CPU.
+    pub(super) fn issue_all(&mut self) {
+        let (regime, asid, can) = (
+            self.geometry.regime(),
+            self.asid,
+            self.environment.capabilities(),
+        );
+        let issue = |instruction| self.environment.invalidate(instruction);
+        flush::invalidate_all(regime, asid, can, issue);
     }
 
     /// The part of [`flush`](Self::flush) with TLBIs, compiled once for each page size.
@@ -315,10 +335,12 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     fn invalidate(&mut self, pending: Pending) {
         if self.liveness == Liveness::Live {
             if self.defers(&pending) {
-                flush::publish(&mut self.environment);
+                self.issue_publish();
             } else {
                 let what = self.invalidation(&pending);
-                flush::invalidate(&mut self.environment, &self.geometry, &what);
+                let can = self.environment.capabilities();
+                let op = tlbi::of_one_entry(&what, &self.geometry, &can, P::SIZE);
+                self.issue_invalidation(&what, op);
             }
         }
         let mut next = pending.unlinked;
@@ -388,8 +410,9 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         self.free_root()
     }
 
-    /// Frees the root, below which no table is left and which no CPU walks.
+    /// Frees the root, below which no table is left and which no CPU walks, and the pages that are held.
     pub(crate) fn free_root(mut self) -> E {
+        self.release(0);
         for table in 0..self.root_tables() {
             let table = self.root.0 + table as u64 * P::SIZE.bytes();
             self.environment.free(FreedTable(PhysicalAddress(table)));

@@ -161,23 +161,18 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// #     CpuFeatures, Geometry, IdRegisters, Page4K, PageSize, Permissions, PhysicalAddress, Regime,
     /// #     VaRange,
     /// # };
-    /// # use granule::table::{DirectMapped, Environment, FreeList, Leaves, NoCpu, Offset};
+    /// # use granule::table::{FreeList, Leaves, Offset};
     /// # let mut pages = vec![0u64; 5 * 512];
     /// # let start = PhysicalAddress(pages.as_mut_ptr().expose_provenance() as u64);
     /// # // SAFETY: the vector is nobody else's and lives longer than the tables.
-    /// # let environment = unsafe {
-    /// #     let flat = Offset::new(0);
-    /// #     let mut allocator = FreeList::new(flat, PageSize::K4);
-    /// #     allocator.add(start, PhysicalAddress(start.0 + 5 * 4096));
-    /// #     Environment {
-    /// #         memory: DirectMapped(flat),
-    /// #         allocator,
-    /// #         tlb: NoCpu(TlbCapabilities::BASIC),
-    /// #     }
+    /// # let pages = unsafe {
+    /// #     let mut pages = FreeList::new(Offset::new(0), PageSize::K4);
+    /// #     pages.add(start, PhysicalAddress(start.0 + 5 * 4096));
+    /// #     pages
     /// # };
     /// # let cpu = CpuFeatures::new(IdRegisters::new().mmfr0(5));
     /// # let geometry = Geometry::new(&cpu, PageSize::K4, 39, VaRange::Lower, Regime::El1And0)?;
-    /// # let mut tables = PageTables::<Page4K, _>::new(geometry, environment)?;
+    /// # let mut tables = PageTables::<Page4K, _>::new(geometry, pages)?;
     /// # let clean = Attributes::normal(Permissions::READ.dirty_modifier(true));
     /// # tables.map(VirtualAddress(0), PhysicalAddress(0), 0x4000, clean, Leaves::PAGES)?;
     /// # tables.set_dirty(VirtualAddress(0x2000), 0x1000, true, Holes::Refuse)?;

@@ -164,7 +164,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             needed += self.tables_for(leaf, cut);
         }
         let exhausted = TableError::OutOfTables { needed };
-        if needed > 0 && !self.environment.reserve(needed) {
+        if needed > 0 && !self.reserve(needed) {
             return Err(exhausted);
         }
         // All hints come first: what hardware may still note in a group takes an invalidation, and
@@ -304,7 +304,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             // Loaded once, so that no later update by hardware is missed.
             let old = self.load(slot.table, index);
             let parts = self.parts(old, leaf.level, start, cut);
-            let table = self.environment.allocate(1)?.first;
+            let table = self.take()?;
             let end = Self::end_of(start, leaf.level);
             let geometry = self.geometry;
             let mut cursor = Cursor::new(Parts::Of(&parts), &geometry);

@@ -7,19 +7,15 @@
 //! # An example
 //!
 //! A guest of 64 MiB whose RAM begins at 1 GiB. The tables are in a plain vector and no CPU walks
-//! them; a hypervisor passes its own memory and, on arm64, `hw::Hardware` for the instructions.
+//! them; a hypervisor implements [`TableEnvironment`], with `hw::issue` for the instructions.
 //!
 //! ```
 //! use granule::arch::Vtcr;
-//! use granule::arch::tlbi::TlbCapabilities;
 //! use granule::arch::{
 //!     CpuFeatures, IdRegisters, IntermediateAddress, Page4K, PageSize, PhysicalAddress,
 //!     Stage2Attributes, Stage2Geometry, Stage2Permissions,
 //! };
-//! use granule::table::{
-//!     DirectMapped, Environment, FreeList, Holes, Leaves, NoCpu, Offset, PageTables, Stage2,
-//!     Stage2PermissionChange,
-//! };
+//! use granule::table::{FreeList, Holes, Leaves, Offset, PageTables, Stage2, Stage2PermissionChange};
 //!
 //! // A CPU with 48 bits of physical address and 4K pages.
 //! let cpu = CpuFeatures::new(IdRegisters::default().mmfr0(5));
@@ -32,17 +28,12 @@
 //! let start = PhysicalAddress(pages.as_mut_ptr().expose_provenance() as u64);
 //! let end = PhysicalAddress(start.0 + 17 * 4096);
 //! // SAFETY: the vector is nobody else's and lives longer than the tables.
-//! let environment = unsafe {
-//!     let flat = Offset::new(0);
-//!     let mut allocator = FreeList::new(flat, PageSize::K4);
-//!     allocator.add(start, end);
-//!     Environment {
-//!         memory: DirectMapped(flat),
-//!         allocator,
-//!         tlb: NoCpu(TlbCapabilities::of(&cpu)),
-//!     }
+//! let pages = unsafe {
+//!     let mut pages = FreeList::new(Offset::new(0), PageSize::K4);
+//!     pages.add(start, end);
+//!     pages
 //! };
-//! let mut guest = PageTables::<Page4K, _, Stage2>::new(geometry, environment)?;
+//! let mut guest = PageTables::<Page4K, _, Stage2>::new(geometry, pages)?;
 //! let ram = IntermediateAddress(1 << 30);
 //! let host = PhysicalAddress(0x8_0000_0000);
 //! let all = Stage2Attributes::normal(Stage2Permissions::ALL);

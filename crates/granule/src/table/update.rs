@@ -1,4 +1,4 @@
-//! The loops that change entries of tables in mapped memory, for [`DirectMapped`](super::DirectMapped).
+//! The loops that change entries of tables in mapped memory, for [`entries`](super::entries).
 //!
 //! Nothing here knows an address: the entries are slices. Private ones are plain numbers, which the
 //! compiler may load and store in pairs or as vectors; those that walkers may read are atomics.
@@ -62,7 +62,7 @@ fn change_all(chunk: &mut [[u64; LINE]], pattern: BitPattern, change: BitChange)
     true
 }
 
-/// [`TableMemory::update`] for private entries. One copy serves all page sizes.
+/// [`TableEnvironment::update`](super::TableEnvironment::update) for private entries. One copy serves all page sizes.
 #[inline(never)]
 pub(super) fn update_private(entries: &mut [u64], change: BitChange) -> usize {
     // If all entries of a chunk share one of the `of` bits, none of them needs its own test; in
@@ -88,7 +88,7 @@ pub(super) fn update_private(entries: &mut [u64], change: BitChange) -> usize {
     changed + update_some(rest, change)
 }
 
-/// [`TableMemory::update_alike`] for private entries.
+/// [`TableEnvironment::update_alike`](super::TableEnvironment::update_alike) for private entries.
 #[inline(never)]
 pub(super) fn update_alike_private(
     entries: &mut [u64],
@@ -175,7 +175,7 @@ fn change_all_live(
     true
 }
 
-/// [`TableMemory::update`] for entries that walkers may read at any time.
+/// [`TableEnvironment::update`](super::TableEnvironment::update) for entries that walkers may read at any time.
 #[inline(never)]
 pub(super) fn update_live(entries: &[AtomicU64], change: BitChange) -> usize {
     let settled = settled(change);
@@ -191,7 +191,7 @@ pub(super) fn update_live(entries: &[AtomicU64], change: BitChange) -> usize {
     changed + update_some_live(rest, change)
 }
 
-/// [`TableMemory::update_alike`] for entries that walkers may read at any time.
+/// [`TableEnvironment::update_alike`](super::TableEnvironment::update_alike) for entries that walkers may read at any time.
 #[inline(never)]
 pub(super) fn update_alike_live(
     entries: &[AtomicU64],

@@ -6,7 +6,8 @@ use granule::arch::tlbi::{Invalidation, TlbCapabilities, TlbiScope};
 use granule::arch::{Geometry, Level, PageSize, VirtualAddress};
 use granule::linear::fixmap::Slot;
 use granule::linear::{Barriers, Published, Strategy};
-use granule::table::{Counted, Counters, Counts, NoCpu, Piece, invalidate};
+use granule::table::{Maintenance, Piece, invalidate};
+use granule_trace::recorder::Counts;
 
 /// The cost of a linear map.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -171,7 +172,7 @@ struct Cost(Counts);
 impl Cost {
     fn of_closing(geometry: &Geometry, can: &TlbCapabilities, slots: usize) -> Self {
         let page = geometry.page_size().bytes();
-        let counters = Counters::new();
+        let mut counts = Counts::default();
         if slots > 0 {
             let what = Invalidation {
                 // Range operations may need alignment to the largest page.
@@ -182,9 +183,13 @@ impl Cost {
                 asid: None,
                 level: Some(Level::L3),
             };
-            invalidate(&mut Counted::new(NoCpu(*can), &counters), geometry, &what);
+            invalidate(&what, geometry, *can, |instruction| match instruction {
+                Maintenance::DsbIshst | Maintenance::DsbIsh => counts.dsb += 1,
+                Maintenance::Isb => counts.isb += 1,
+                Maintenance::Tlbi(..) => counts.tlbi += 1,
+            });
         }
-        Self(counters.get())
+        Self(counts)
     }
 }
 

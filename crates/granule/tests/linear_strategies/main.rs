@@ -17,12 +17,15 @@ use granule::arch::{
 use granule::linear::fixmap::{FixmapBuilder, Slot};
 use granule::linear::{Barriers, Published, Strategy};
 use granule::table::{
-    Counts, DirectMapped, Environment, FreedTable, Leaves, NoCpu, PageTables, PhysToVirt, Piece,
-    TableAllocator, TableError, TableRun, TableView, Visit,
+    FreedTable, Leaves, Maintenance, PageTables, Piece, TableEnvironment, TableError, TableView,
+    Visit,
 };
 use granule_testing::cases::config;
+use granule_trace::recorder::Counts;
 use proptest::prelude::*;
 use slots::{Checked, Pages};
+use std::cell::RefCell;
+use std::rc::Rc;
 
 /// The geometry of tables, and the TLBIs of their CPUs.
 #[derive(Clone, Copy)]
@@ -104,27 +107,19 @@ impl Dispatch for Make<'_> {
 /// The leaves that the library's walker makes of the same pieces.
 struct Reference<'a>(Can, &'a [Piece]);
 
-struct Bump(std::rc::Rc<std::cell::RefCell<Pages>>);
+/// Pages for the walker, for tables that no CPU walks.
+struct Walked(Rc<RefCell<Pages>>);
 
-// SAFETY: each page is given out once.
-unsafe impl TableAllocator for Bump {
-    fn reserve(&mut self, _tables: usize) -> bool {
-        true
-    }
-    fn allocate(&mut self, _most: usize) -> Option<TableRun> {
-        let first = self.0.borrow_mut().take()?;
-        Some(TableRun { first, count: 1 })
-    }
-    fn free(&mut self, _table: FreedTable) {}
-}
-
-struct Shared(std::rc::Rc<std::cell::RefCell<Pages>>);
-
-// SAFETY: the vector behind it never moves.
-unsafe impl PhysToVirt for Shared {
-    fn pointer(&self, table: PhysicalAddress) -> *mut u64 {
+// SAFETY: each page is given out once, and the vector behind it never moves.
+unsafe impl TableEnvironment for Walked {
+    fn reach(&self, table: PhysicalAddress) -> *mut u64 {
         self.0.borrow().pointer_to(table)
     }
+    fn allocate(&mut self) -> Option<PhysicalAddress> {
+        self.0.borrow_mut().take()
+    }
+    fn free(&mut self, _table: FreedTable) {}
+    fn invalidate(&mut self, _instruction: Maintenance) {}
 }
 
 impl Dispatch for Reference<'_> {
@@ -132,13 +127,9 @@ impl Dispatch for Reference<'_> {
 
     fn run<P: Page>(self) -> Vec<Leaf> {
         let pages = Pages::new(P::SIZE.bytes(), MOST_TABLES);
-        let pages = std::rc::Rc::new(std::cell::RefCell::new(pages));
-        let parts = Environment {
-            memory: DirectMapped(Shared(pages.clone())),
-            allocator: Bump(pages.clone()),
-            tlb: NoCpu(self.0.tlb),
-        };
-        let mut tables = PageTables::<P, _>::new(self.0.geometry, parts).unwrap();
+        let pages = Rc::new(RefCell::new(pages));
+        let environment = Walked(pages.clone());
+        let mut tables = PageTables::<P, _>::new(self.0.geometry, environment).unwrap();
         tables.map_pieces(self.1).unwrap();
         let root = tables.root_table();
         leaves_below(&pages.borrow(), root, &self.0)

@@ -1,15 +1,10 @@
 //! Memory for tables, and fixmap slots on it that insist on being used as slots are.
 
 use crate::Can;
-use granule::arch::tlbi::{TlbCapabilities, TlbiOp};
-use granule::arch::{
-    Descriptor, Geometry, Level, PageSize, PhysicalAddress, Regime, VirtualAddress,
-};
+use granule::arch::{Descriptor, Geometry, Level, PageSize, PhysicalAddress, VirtualAddress};
 use granule::linear::fixmap::{FixmapSlots, Slot};
-use granule::table::{
-    Counters, FreedTable, PhysToVirt, TableAllocator, TablePages, TableRun, TlbOps, invalidate,
-    publish,
-};
+use granule::table::{Maintenance, Reservation, TablePages, invalidate, publish};
+use granule_trace::recorder::Counters;
 use std::cell::Cell;
 
 /// Where tables lie, far from all that is mapped here.
@@ -61,13 +56,6 @@ impl Pages {
     }
 }
 
-// SAFETY: pages lie in a vector that nobody else changes while a walker reads.
-unsafe impl PhysToVirt for &Pages {
-    fn pointer(&self, table: PhysicalAddress) -> *mut u64 {
-        self.pointer_to(table)
-    }
-}
-
 /// Slots that insist on being used as slots are, and count what is done with them.
 pub(crate) struct Checked {
     pub(crate) pages: Pages,
@@ -111,15 +99,53 @@ impl Checked {
             asid: None,
             level: Some(Level::L3),
         };
-        let geometry = self.can.geometry;
-        invalidate(self, &geometry, &what);
+        let Can { geometry, tlb } = self.can;
+        invalidate(&what, &geometry, tlb, |instruction| self.issue(instruction));
     }
 }
 
-// SAFETY: every access looks up what its slot shows.
+// SAFETY: every access looks up what its slot shows, and each page is given out once.
 unsafe impl FixmapSlots for Checked {
     fn geometry(&self) -> &Geometry {
         &self.can.geometry
+    }
+
+    fn pages(&self) -> Option<TablePages> {
+        let mut sizes = PageSize::ALL.into_iter();
+        let page_size = sizes.find(|it| it.bytes() == self.pages.page)?;
+        let end = PhysicalAddress(TABLES + self.pages.words.len() as u64 * 8);
+        Some(TablePages { page_size, end })
+    }
+
+    fn reserve(&mut self, tables: usize) -> Reservation {
+        let all = self.pages.words.len() as u64 * 8 / self.pages.page;
+        if self.pages.next + tables as u64 <= all {
+            Reservation::Granted
+        } else {
+            Reservation::Refused
+        }
+    }
+
+    fn allocate(&mut self) -> Option<PhysicalAddress> {
+        self.counters.tables.add(1);
+        self.pages.take()
+    }
+
+    fn issue(&mut self, instruction: Maintenance) {
+        let counters = &self.counters;
+        match instruction {
+            Maintenance::DsbIshst => counters.dsb.add(1),
+            Maintenance::DsbIsh => {
+                counters.dsb.add(1);
+                self.waits += u64::from(self.in_flight);
+                self.in_flight = false;
+            }
+            Maintenance::Isb => counters.isb.add(1),
+            Maintenance::Tlbi(..) => {
+                counters.tlbi.add(1);
+                self.in_flight = true;
+            }
+        }
     }
 
     fn address(&self, slot: Slot) -> VirtualAddress {
@@ -134,7 +160,7 @@ unsafe impl FixmapSlots for Checked {
         self.counters.stores.add(1);
         let before = self.shown[slot.number()].replace(table);
         assert!(before.is_none(), "an open slot was opened");
-        publish(self);
+        publish(|instruction| self.issue(instruction));
     }
 
     fn close(&mut self, slot: Slot) {
@@ -156,49 +182,5 @@ unsafe impl FixmapSlots for Checked {
     unsafe fn store(&mut self, slot: Slot, index: usize, descriptor: Descriptor) {
         self.counters.stores.add(1);
         self.pages.word(self.table(slot), index).set(descriptor.0);
-    }
-}
-
-// SAFETY: each page is given out once.
-unsafe impl TableAllocator for Checked {
-    fn pages(&self) -> Option<TablePages> {
-        let mut sizes = PageSize::ALL.into_iter();
-        let page_size = sizes.find(|it| it.bytes() == self.pages.page)?;
-        let end = PhysicalAddress(TABLES + self.pages.words.len() as u64 * 8);
-        Some(TablePages { page_size, end })
-    }
-
-    fn reserve(&mut self, tables: usize) -> bool {
-        self.pages.next + tables as u64 <= self.pages.words.len() as u64 * 8 / self.pages.page
-    }
-
-    fn allocate(&mut self, _most: usize) -> Option<TableRun> {
-        self.counters.tables.add(1);
-        self.pages.take().map(|first| TableRun { first, count: 1 })
-    }
-
-    fn free(&mut self, _table: FreedTable) {
-        panic!("a map that only grows frees nothing");
-    }
-}
-
-impl TlbOps for Checked {
-    fn capabilities(&self) -> &TlbCapabilities {
-        &self.can.tlb
-    }
-    fn dsb_ishst(&mut self) {
-        self.counters.dsb.add(1);
-    }
-    fn dsb_ish(&mut self) {
-        self.counters.dsb.add(1);
-        self.waits += u64::from(self.in_flight);
-        self.in_flight = false;
-    }
-    fn isb(&mut self) {
-        self.counters.isb.add(1);
-    }
-    fn tlbi(&mut self, _regime: Regime, _op: TlbiOp) {
-        self.counters.tlbi.add(1);
-        self.in_flight = true;
     }
 }

@@ -10,7 +10,7 @@ use granule::arch::{
 };
 use granule::table::{
     AnyPageTables, AttributeChange, FrameRun, Frames, Harvest, Holes, Leaves, PageTables,
-    PermissionChange, Piece, TableError, Visit,
+    PermissionChange, Piece, TableEnvironment, TableError, Visit,
 };
 use granule_testing::cases::config;
 use granule_testing::held::Held;
@@ -22,7 +22,7 @@ use std::rc::Rc;
 
 const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
 
-fn new_host(geometry: &Geometry) -> (Rc<Host>, HostEnvironment) {
+pub fn new_host(geometry: &Geometry) -> (Rc<Host>, HostEnvironment) {
     let host = Host::new(geometry, 0x4000_0000, 64);
     let environment = host::environment(&host, Setting::LIVE.capabilities());
     (host, environment)
@@ -195,6 +195,26 @@ fn any_tables_do_what_tables_of_the_size_do() {
         let geometry = PLAIN.geometry(*size, *bits, VaRange::Upper);
         size.dispatch(Compared(geometry));
     }
+}
+
+/// What the calls answer on tables in an environment, which are destroyed then.
+pub fn answers<P: Page, E: TableEnvironment>(
+    geometry: Geometry,
+    environment: E,
+    live: bool,
+) -> Vec<String> {
+    let tables = PageTables::<P, _>::new(geometry, environment).unwrap();
+    let mut tables = Held::new(tables, live);
+    // SAFETY: no CPU walks the tables.
+    unsafe { tables.set_bbm(BbmLevel::Level3) };
+    let answers = calls!(&mut *tables, geometry.base(), P::SIZE.bytes());
+    match tables {
+        Held::Private(tables) => tables,
+        // SAFETY: no CPU walked the tables.
+        Held::Live(tables) => unsafe { tables.retire() },
+    }
+    .destroy();
+    answers
 }
 
 /// Random mappings, then the whole tree is freed.

@@ -7,7 +7,7 @@ use granule::arch::{Geometry, Page, PhysicalAddress};
 use granule::linear::LeafStats;
 use granule::table::{
     AttributeChange, FrameRun, Frames, Harvest, Holes, Leaves, Merged, PageTables, Piece, Stage1,
-    TableError,
+    TableError, Visibility,
 };
 use granule_testing::held::Held;
 use granule_testing::host::{self, Event, Host, HostEnvironment, Runs};
@@ -30,6 +30,8 @@ pub struct Setting {
     /// The physical address of the first page for tables.
     pub first: u64,
     pub pages: usize,
+    /// Whether pages can be reserved. If not, the tree holds them.
+    pub reserves: bool,
 }
 
 impl Setting {
@@ -42,6 +44,7 @@ impl Setting {
         bbm: 0,
         first: 0x4000_0000,
         pages: if cfg!(miri) { 40 } else { 600 },
+        reserves: true,
     };
     pub const LIVE: Self = Self {
         live: true,
@@ -84,6 +87,9 @@ impl<P: Page, S: TestStage> Bench<P, S> {
         // The root comes from the middle, so that the first page (physical address zero in some
         // tests) is a table that can be unlinked.
         host.set_runs(Runs::Scattered);
+        if !setting.reserves {
+            host.without_reservations();
+        }
         let environment = host::environment(&host, setting.capabilities());
         let mut tables = PageTables::<P, _, S>::new(geometry, environment).unwrap();
         S::set_asid(&mut tables, setting.asid);
@@ -385,12 +391,59 @@ impl<P: Page, S: TestStage> Bench<P, S> {
         found
     }
 
+    /// The events since the last call, without the stores by which a tree holds pages: one into each
+    /// page, before anything else happens to it, of the address of another page.
+    fn take_events(&self) -> Vec<Event> {
+        let all = self.host.take_events();
+        if self.setting.reserves {
+            return all;
+        }
+        let (mut all, mut events) = (all.into_iter(), Vec::new());
+        while let Some(event) = all.next() {
+            events.push(event);
+            if let Event::Allocate { first: page, count } = event {
+                let next = all.next();
+                let is_held = matches!(
+                    next,
+                    Some(Event::Store { table, first: 0, count: 1, descriptor, visibility, .. })
+                        if table == page
+                            && descriptor % self.arch.page() == 0
+                            && visibility == Visibility::Private
+                );
+                assert!(count == 1 && is_held, "{event:x?} {next:x?}");
+            }
+        }
+        events
+    }
+
+    /// Checks the events of an operation that needed `needed` tables where there were `budget`.
+    pub fn ran_out(&self, needed: usize, budget: usize) {
+        let events = self.take_events();
+        if self.setting.reserves {
+            assert_eq!(events, [Event::Reserve(needed)], "with {budget}");
+            return;
+        }
+        let (allocated, freed) = events.split_at(budget);
+        let mut pages: Vec<u64> = freed
+            .iter()
+            .map(|event| match event {
+                Event::Free(page) => *page,
+                other => panic!("with {budget}: {other:x?}"),
+            })
+            .collect();
+        pages.reverse();
+        let pages = pages
+            .into_iter()
+            .map(|first| Event::Allocate { first, count: 1 });
+        assert_eq!(allocated, pages.collect::<Vec<_>>(), "with {budget}");
+    }
+
     /// Compares everything after an operation.
     fn settle_as(&mut self, operation: Operation, found: Result<(), TableError>) {
         let done = found.is_ok();
         let after = self.arch.walk(&self.host, self.tables.root_table());
         self.reference.compare(&after);
-        let events = self.host.take_events();
+        let events = self.take_events();
         if done {
             Performed {
                 arch: self.arch,
@@ -412,6 +465,8 @@ impl<P: Page, S: TestStage> Bench<P, S> {
             assert!(
                 events.iter().all(|event| match event {
                     Event::Reserve(_) => true,
+                    // Pages that were held and are too few.
+                    Event::Allocate { .. } | Event::Free(_) => !self.setting.reserves,
                     Event::Change { .. } => restores,
                     _ => false,
                 }),

@@ -8,12 +8,11 @@ use granule::arch::{
     Attributes, Geometry, Page, Page4K, Page16K, Page64K, PageSize, Permissions, PhysicalAddress,
     VaRange, VirtualAddress,
 };
-use granule::table::{
-    Counted, Counters, Counts, Holes, Leaves, PageTables, PermissionChange, Visit,
-};
+use granule::table::{Holes, Leaves, PageTables, PermissionChange, Visit};
 use granule_testing::held::Held;
 use granule_testing::host::{self, Event, Host};
 use granule_testing::shape::{LARGE, PLAIN};
+use granule_trace::recorder::{Counted, Counters, Counts};
 
 const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
 

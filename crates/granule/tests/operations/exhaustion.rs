@@ -1,7 +1,8 @@
 //! Running out of table pages, at every allocation that an operation makes.
 //!
 //! The tables must then be bit for bit as they were, nothing allocated, nothing stored, no barrier
-//! issued, and the error must have the number of tables that the operation takes.
+//! issued, and the error must have the number of tables that the operation takes. Where pages cannot be
+//! reserved, those that the tree held by then are all given back.
 
 use crate::bench::{Bench, Setting};
 use crate::split::{only, pairs, shapes};
@@ -11,12 +12,15 @@ use granule::arch::{
     VaRange,
 };
 use granule::table::{Holes, Leaves, PageTables, PermissionChange, TableError};
-use granule_testing::host::{self, Event, Host, Runs};
+use granule_testing::host::{self, Host, Runs};
 use granule_testing::shape::{self, LARGE, PLAIN};
 use granule_testing::walk::Arch;
 
 const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
 const READ_ONLY: PermissionChange = PermissionChange::NONE.writable(false);
+
+/// Whether the tables are live, and whether pages can be reserved.
+pub const EVERY: [(bool, bool); 4] = [(false, false), (false, true), (true, false), (true, true)];
 
 /// A mapping that takes several tables at every level the shape has.
 fn large_mapping(arch: &Arch) -> (u64, u64, Leaves) {
@@ -37,12 +41,7 @@ fn large_mapping(arch: &Arch) -> (u64, u64, Leaves) {
 }
 
 /// Gives back how many allocations there were to fail at.
-fn at_every_allocation<P: Page>(geometry: &Geometry, live: bool, runs: Runs) -> usize {
-    let setting = if live {
-        Setting::LIVE
-    } else {
-        Setting::PRIVATE
-    };
+fn at_every_allocation<P: Page>(geometry: &Geometry, setting: Setting, runs: Runs) -> usize {
     let mut bench = Bench::<P>::new(geometry, setting);
     let arch = bench.arch;
     bench.host.set_runs(runs);
@@ -76,8 +75,7 @@ fn at_every_allocation<P: Page>(geometry: &Geometry, live: bool, runs: Runs) -> 
             dump,
             "with {budget} tables: bit for bit as it was"
         );
-        let events = bench.host.take_events();
-        assert_eq!(events, [Event::Reserve(needed)], "with {budget}");
+        bench.ran_out(needed, budget);
         assert_eq!(bench.host.given_out(), before);
     }
     bench.host.set_budget(needed);
@@ -92,14 +90,14 @@ fn at_every_allocation<P: Page>(geometry: &Geometry, live: bool, runs: Runs) -> 
 
 struct AtEveryAllocation {
     geometry: Geometry,
-    live: bool,
+    setting: Setting,
     runs: Runs,
 }
 
 impl Dispatch for AtEveryAllocation {
     type Output = usize;
     fn run<P: Page>(self) -> usize {
-        at_every_allocation::<P>(&self.geometry, self.live, self.runs)
+        at_every_allocation::<P>(&self.geometry, self.setting, self.runs)
     }
 }
 
@@ -112,11 +110,16 @@ fn running_out_leaves_everything_as_it_was() {
     }
     let mut failed = 0;
     for geometry in shapes {
-        for live in [false, true] {
+        for (live, reserves) in EVERY {
+            let setting = Setting {
+                live,
+                reserves,
+                ..Setting::LIVE
+            };
             for runs in [Runs::Long, Runs::Scattered] {
                 let one = AtEveryAllocation {
                     geometry,
-                    live,
+                    setting,
                     runs,
                 };
                 failed += geometry.page_size().dispatch(one);
@@ -170,7 +173,7 @@ struct Exhausted {
     geometry: Geometry,
     from: LeafSize,
     to: LeafSize,
-    live: bool,
+    setting: Setting,
 }
 
 impl Dispatch for Exhausted {
@@ -181,13 +184,8 @@ impl Dispatch for Exhausted {
             geometry,
             from,
             to,
-            live,
+            setting,
         } = self;
-        let setting = Setting {
-            live,
-            bbm: 3,
-            ..Setting::LIVE
-        };
         let mut bench = Bench::<P>::new(&geometry, setting);
         let (start, page) = (from.bytes, bench.arch.page());
         bench.map(start, start, start, RW, only(from)).unwrap();
@@ -220,8 +218,7 @@ impl Dispatch for Exhausted {
                 };
                 assert_eq!(answer, Err(TableError::OutOfTables { needed }));
                 assert_eq!(bench.dump(), dump, "with {budget}: bit for bit as it was");
-                let events = bench.host.take_events();
-                assert_eq!(events, [Event::Reserve(needed)], "with {budget}");
+                bench.ran_out(needed, budget);
                 refused += 1;
             }
             bench.host.set_budget(usize::MAX);
@@ -249,12 +246,18 @@ fn running_out_while_splitting() {
             });
         }
         for (from, to) in pairs {
-            for live in [false, true] {
+            for (live, reserves) in EVERY {
+                let setting = Setting {
+                    live,
+                    reserves,
+                    bbm: 3,
+                    ..Setting::LIVE
+                };
                 let one = Exhausted {
                     geometry,
                     from,
                     to,
-                    live,
+                    setting,
                 };
                 refused += geometry.page_size().dispatch(one);
             }

@@ -1,15 +1,14 @@
 //! The allocator of table pages that is kept in the pages: against a set of addresses, and below
 //! page tables that run out of pages.
 
-use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{
     Attributes, Dispatch, Geometry, Page, Page4K, Page64K, PageSize, Permissions, PhysicalAddress,
     VaRange, VirtualAddress,
 };
 use granule::linear::Arena;
 use granule::table::{
-    DirectMapped, Environment, FreeList, FreedTable, Leaves, NoCpu, PageTables, PhysToVirt,
-    TableAllocator, TableError, Visit,
+    FreeList, FreedTable, Leaves, PageTables, PhysToVirt, Reservation, TableEnvironment,
+    TableError, Visit,
 };
 use granule_testing::cases;
 use granule_testing::shape;
@@ -119,7 +118,7 @@ fn sequence(size: PageSize, calls: &[Call]) {
                 next = until;
             }
             Call::Skip(pages) => next = (next + pages * page).min(end),
-            Call::Allocate(most) => match list.allocate(most) {
+            Call::Allocate(most) => match list.allocate_run(most) {
                 None => assert!(free.is_empty() || most == 0),
                 Some(run) => {
                     assert!(run.count >= 1 && run.count <= most);
@@ -144,7 +143,14 @@ fn sequence(size: PageSize, calls: &[Call]) {
                     }
                 }
             },
-            Call::Reserve(tables) => assert_eq!(list.reserve(tables), tables <= free.len()),
+            Call::Reserve(tables) => {
+                let answer = if tables <= free.len() {
+                    Reservation::Granted
+                } else {
+                    Reservation::Refused
+                };
+                assert_eq!(list.reserve(tables), answer);
+            }
             Call::Free(at, count, up) => {
                 let all: Vec<u64> = used.iter().copied().collect();
                 let at = if all.is_empty() { 0 } else { at % all.len() };
@@ -162,7 +168,7 @@ fn sequence(size: PageSize, calls: &[Call]) {
         }
         assert_eq!(list.available(), free.len() as u64, "after {call:?}");
     }
-    while let Some(run) = list.allocate(usize::MAX) {
+    while let Some(run) = list.allocate_run(usize::MAX) {
         for index in 0..run.count as u64 {
             assert!(free.remove(&(run.first.0 + index * page)));
         }
@@ -221,8 +227,8 @@ fn a_group_from_any_place_of_the_list_leaves_the_others_in_it() {
         assert_eq!(list.allocate_aligned(2), None, "{what}");
         free.retain(|&address| address < group || address >= group + 4 * page);
         assert_eq!(list.available(), free.len() as u64, "{what}");
-        while let Some(run) = list.allocate(1) {
-            assert!(free.remove(&run.first.0), "{what}: {} again", run.first);
+        while let Some(page) = list.allocate() {
+            assert!(free.remove(&page.0), "{what}: {page} again");
         }
         assert!(free.is_empty(), "lost {what}: {free:x?}");
         room.end();
@@ -238,7 +244,7 @@ fn pages_that_come_back_in_order_become_one_run_again() {
         let mut list = FreeList::new(room, size);
         // SAFETY: the room is nobody else's.
         unsafe { list.add(PhysicalAddress(FIRST), PhysicalAddress(FIRST + 40 * page)) };
-        let all = list.allocate(40).unwrap();
+        let all = list.allocate_run(40).unwrap();
         assert_eq!((all.first.0, all.count, list.available()), (FIRST, 40, 0));
         // One page far away, so that the others are not the run in use.
         let give_back = |list: &mut FreeList<Room>, index: u64| {
@@ -251,16 +257,16 @@ fn pages_that_come_back_in_order_become_one_run_again() {
             give_back(&mut list, if up { index } else { 29 - index });
         }
         assert_eq!(list.available(), 31);
-        assert_eq!(list.allocate(40).map(|run| run.count), Some(1));
-        let run = list.allocate(40).unwrap();
+        assert_eq!(list.allocate_run(40).map(|run| run.count), Some(1));
+        let run = list.allocate_run(40).unwrap();
         assert_eq!((run.first.0, run.count), (FIRST, 30));
         room.end();
     }
 }
 
-type Tables<P> = PageTables<P, Environment<DirectMapped<Room>, FreeList<Room>, NoCpu>>;
+type Tables<P> = PageTables<P, FreeList<Room>>;
 
-/// Empty tables whose allocator has so many pages; the last are apart from the others.
+/// Empty tables whose list has so many pages; the last are apart from the others.
 fn tables<P: Page>(geometry: Geometry, pages: u64) -> (Room, Result<Tables<P>, TableError>) {
     let page = P::SIZE.bytes();
     let room = Room::new(pages + 1, P::SIZE);
@@ -273,12 +279,7 @@ fn tables<P: Page>(geometry: Geometry, pages: u64) -> (Room, Result<Tables<P>, T
         list.add(PhysicalAddress(half + page), PhysicalAddress(end));
     }
     assert_eq!(list.available(), pages);
-    let environment = Environment {
-        memory: DirectMapped(room),
-        allocator: list,
-        tlb: NoCpu(TlbCapabilities::BASIC),
-    };
-    (room, PageTables::new(geometry, environment))
+    (room, PageTables::new(geometry, list))
 }
 
 /// All valid entries of the tables: the table, the index and the descriptor.
@@ -315,7 +316,7 @@ impl Dispatch for EveryShortage {
                 continue;
             };
             let before = entries(&tables);
-            let free = tables.environment().allocator.available();
+            let free = tables.environment().available();
             assert_eq!(free, pages - 1);
             let output = PhysicalAddress(16 * page);
             let mapped = tables.map(at, output, 8 * page, attributes, Leaves::PAGES);
@@ -325,17 +326,17 @@ impl Dispatch for EveryShortage {
                 };
                 assert!(needed as u64 > free);
                 assert_eq!(entries(&tables), before);
-                assert_eq!(tables.environment().allocator.available(), free);
+                assert_eq!(tables.environment().available(), free);
                 failures += 1;
                 room.end();
                 continue;
             }
             // Exactly enough: nothing is left, and all of it comes back, again and again.
-            assert_eq!(tables.environment().allocator.available(), 0);
+            assert_eq!(tables.environment().available(), 0);
             for _ in 0..if cfg!(miri) { 1 } else { 100 } {
                 tables.unmap(at, 8 * page).unwrap();
                 assert_eq!(entries(&tables), before);
-                assert_eq!(tables.environment().allocator.available(), free);
+                assert_eq!(tables.environment().available(), free);
                 tables
                     .map(at, output, 8 * page, attributes, Leaves::PAGES)
                     .unwrap();
@@ -360,14 +361,9 @@ fn tables_run_out_of_pages_without_a_change_and_get_all_of_them_back() {
     }
 }
 
-/// The error with which tables of `P`'s size refuse an allocator whose pages end at `end`.
-fn refusal<P: Page>(allocator: impl TableAllocator) -> Option<TableError> {
+/// The error with which tables of `P`'s size refuse an environment for its pages.
+fn refusal<P: Page>(environment: impl TableEnvironment) -> Option<TableError> {
     let geometry = shape::PLAIN.geometry(P::SIZE, 39, VaRange::Upper);
-    let environment = Environment {
-        memory: DirectMapped(Room::NONE),
-        allocator,
-        tlb: NoCpu(TlbCapabilities::BASIC),
-    };
     PageTables::<P, _>::new(geometry, environment).err()
 }
 

@@ -1,23 +1,22 @@
 //! Updates by hardware between any two accesses of an operation on leaves.
 //!
-//! The table memory here stands for CPUs with TCR.HA and TCR.HD too: before its Nth access it notes
+//! The environment here stands for CPUs with TCR.HA and TCR.HD too: before its Nth access it notes
 //! one access of a CPU in the tables, as the architecture allows it. N runs over all accesses of
 //! the operation. Whatever the operation makes of the leaf, the page must still have the note, or a
 //! harvest must have reported it.
 
 use granule::arch::bbm::BbmLevel;
-use granule::arch::tlbi::{TlbCapabilities, TlbiOp};
+use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{
-    Descriptor, Geometry, Kind, Page, Page4K, PageSize, PhysicalAddress, Regime, Stage2Geometry,
-    VaRange,
+    Descriptor, Geometry, Kind, Page, Page4K, PageSize, PhysicalAddress, Stage2Geometry, VaRange,
 };
 use granule::forward;
 use granule::table::{
-    AttributeChange, BitChange, Environment, Harvest, Holes, Leaves, PageTables, Stage1, Stage2,
-    TableMemory, TlbOps, Visibility, Visit,
+    AttributeChange, BitChange, Harvest, Holes, Leaves, Maintenance, PageTables, Stage1, Stage2,
+    TableEnvironment, Visibility, Visit,
 };
 use granule_testing::held::Held;
-use granule_testing::host::{self, Allocator, Host, Memory, Recorder};
+use granule_testing::host::{self, Host, HostEnvironment};
 use granule_testing::shape::PLAIN;
 use granule_testing::stage::TestStage;
 use granule_testing::walk::{Arch, Leaf};
@@ -108,13 +107,17 @@ impl Cpus {
 }
 
 struct Updated {
-    inner: Memory,
+    inner: HostEnvironment,
     cpus: Rc<Cpus>,
 }
 
 // SAFETY: each call is handed on, or made of calls that are; between two of them only bits that
 // hardware may change are changed.
-unsafe impl TableMemory for Updated {
+unsafe impl TableEnvironment for Updated {
+    // `update_alike` is the update below.
+    const BY_POINTER: bool = false;
+
+    forward!(self.inner: reach reserve allocate allocate_run allocate_aligned free capabilities);
     forward!(self.inner after { self.cpus.tick(); }: load find_unlike store exchange fill);
 
     unsafe fn update(
@@ -147,25 +150,18 @@ unsafe impl TableMemory for Updated {
         }
         changed
     }
-}
 
-struct Tlb {
-    inner: Recorder,
-    cpus: Rc<Cpus>,
-}
-
-impl TlbOps for Tlb {
-    forward!(self.inner: capabilities dsb_ishst dsb_ish isb);
-
-    fn tlbi(&mut self, regime: Regime, op: TlbiOp) {
-        // Every TLBI of these operations reaches the page's leaf; the replay of other tests checks
-        // that they do.
-        *self.cpus.group.borrow_mut() = None;
-        self.inner.tlbi(regime, op);
+    fn invalidate(&mut self, instruction: Maintenance) {
+        if let Maintenance::Tlbi(..) = instruction {
+            // Every TLBI of these operations reaches the page's leaf; the replay of other tests checks
+            // that they do.
+            *self.cpus.group.borrow_mut() = None;
+        }
+        self.inner.invalidate(instruction);
     }
 }
 
-type Tables<S> = PageTables<Page4K, Environment<Updated, Allocator, Tlb>, S>;
+type Tables<S> = PageTables<Page4K, Updated, S>;
 
 type Reported = Vec<(u64, u64)>;
 
@@ -427,17 +423,9 @@ fn perform<S: TestStage>(
         noted: Cell::new(false),
     });
     let can = TlbCapabilities::BASIC.range(true).level_hint(true);
-    let inner = host::environment(&host, can);
-    let environment = Environment {
-        memory: Updated {
-            inner: inner.memory,
-            cpus: Rc::clone(&cpus),
-        },
-        allocator: inner.allocator,
-        tlb: Tlb {
-            inner: inner.tlb,
-            cpus: Rc::clone(&cpus),
-        },
+    let environment = Updated {
+        inner: host::environment(&host, can),
+        cpus: Rc::clone(&cpus),
     };
     let mut tables = Tables::<S>::new(geometry, environment).unwrap();
     cpus.root.set(tables.root_table());

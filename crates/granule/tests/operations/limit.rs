@@ -12,12 +12,13 @@ use granule::arch::{
     Attributes, Dispatch, Geometry, Page, Page4K, PageSize, Permissions, PhysicalAddress, VaRange,
     VirtualAddress,
 };
-use granule::table::{Counted, Counters, Counts, Leaves, PageTables, TableError, Visibility};
+use granule::table::{Leaves, PageTables, TableError, Visibility};
 use granule_testing::held::Held;
 use granule_testing::host::{self, Event, Host};
 use granule_testing::performed::{Operation, Performed};
 use granule_testing::shape::PLAIN;
 use granule_testing::walk::{Arch, Leaf};
+use granule_trace::recorder::{Counted, Counters, Counts};
 
 const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
 const READ: Attributes = Attributes::normal(Permissions::READ);

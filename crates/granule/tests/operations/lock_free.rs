@@ -2,18 +2,17 @@
 //! many TLBIs, and that nothing else changes.
 
 use crate::bench::{Bench, Setting};
-use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{
-    Attributes, Descriptor, Kind, Level, Page, Page4K, Page16K, Page64K, Permissions,
+    Attributes, Descriptor, Kind, Level, Page, Page4K, Page16K, Page64K, PageSize, Permissions,
     PhysicalAddress, VaRange, VirtualAddress,
 };
+use granule::forward;
 use granule::table::{
-    BitChange, Counted, Counters, DirectMapped, Environment, FreedTable, Leaves, Live, NoCpu,
-    Offset, PageTables, TableAllocator, TableError, TableMemory, TableRun, Visibility, Visit,
-    lock_free,
+    FreeList, Leaves, Live, Offset, PageTables, TableEnvironment, TableError, Visit, lock_free,
 };
 use granule_testing::host::{self, Event};
 use granule_testing::shape::PLAIN;
+use granule_trace::recorder::{Counted, Counters};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -31,16 +30,8 @@ fn set_valid_pages<P: Page>(
 ) -> Done {
     let geometry = *bench.tables.geometry();
     let counters = Counters::new();
-    let Environment {
-        memory,
-        allocator,
-        tlb,
-    } = host::environment(&bench.host, bench.setting.capabilities());
-    let environment = Environment {
-        memory: Counted::new(memory, &counters),
-        allocator,
-        tlb: Counted::new(tlb, &counters),
-    };
+    let inner = host::environment(&bench.host, bench.setting.capabilities());
+    let environment = Counted::new(inner, &counters);
     // SAFETY: the bench's tables, all reached by its host; nobody else uses them.
     let result = unsafe {
         lock_free::set_valid::<P, _>(
@@ -173,13 +164,13 @@ fn one_page_takes_one_store_and_one_invalidation() {
     }
 }
 
-/// The memory of tables, with a note of every entry that is looked at or changed.
-struct Watched<M> {
-    inner: M,
+/// An environment with a note of every entry that is looked at or changed.
+struct Watched<E> {
+    inner: E,
     seen: Rc<RefCell<BTreeSet<(u64, usize)>>>,
 }
 
-impl<M> Watched<M> {
+impl<E> Watched<E> {
     fn note(&self, table: PhysicalAddress, first: usize, count: usize) {
         let entries = (first..first + count).map(|index| (table.0, index));
         self.seen.borrow_mut().extend(entries);
@@ -187,66 +178,16 @@ impl<M> Watched<M> {
 }
 
 // SAFETY: each call is handed on.
-unsafe impl<M: TableMemory> TableMemory for Watched<M> {
-    unsafe fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor {
-        self.note(table, index, 1);
-        // SAFETY: the caller's promise is handed on.
-        unsafe { self.inner.load(table, index) }
-    }
+unsafe impl<E: TableEnvironment> TableEnvironment for Watched<E> {
+    // Entries are sought by loads, which are noted.
+    const BY_POINTER: bool = false;
 
-    unsafe fn store(
-        &mut self,
-        table: PhysicalAddress,
-        index: usize,
-        descriptor: Descriptor,
-        visibility: Visibility,
-    ) {
-        self.note(table, index, 1);
-        // SAFETY: the caller's promise is handed on.
-        unsafe { self.inner.store(table, index, descriptor, visibility) }
-    }
-
-    unsafe fn exchange(
-        &mut self,
-        table: PhysicalAddress,
-        index: usize,
-        descriptor: Descriptor,
-        visibility: Visibility,
-    ) -> Descriptor {
-        self.note(table, index, 1);
-        // SAFETY: the caller's promise is handed on.
-        unsafe { self.inner.exchange(table, index, descriptor, visibility) }
-    }
-
-    unsafe fn fill(
-        &mut self,
-        table: PhysicalAddress,
-        first: usize,
-        count: usize,
-        descriptor: Descriptor,
-        step: u64,
-        visibility: Visibility,
-    ) {
+    forward!(self.inner: reach reserve allocate free invalidate capabilities);
+    forward!(self.inner after |(table, index)| { self.note(table, index, 1) }: load);
+    forward!(self.inner after |(table, index, ..)| { self.note(table, index, 1) }: store exchange);
+    forward!(self.inner after |(table, first, count, ..)| {
         self.note(table, first, count);
-        // SAFETY: the caller's promise is handed on.
-        unsafe {
-            self.inner
-                .fill(table, first, count, descriptor, step, visibility);
-        }
-    }
-
-    unsafe fn update(
-        &mut self,
-        table: PhysicalAddress,
-        first: usize,
-        count: usize,
-        change: BitChange,
-        visibility: Visibility,
-    ) -> usize {
-        self.note(table, first, count);
-        // SAFETY: the caller's promise is handed on.
-        unsafe { self.inner.update(table, first, count, change, visibility) }
-    }
+    }: fill update);
 }
 
 /// Others may change every entry meanwhile but the pages' own and those on the way to them.
@@ -280,19 +221,10 @@ fn nothing_beside_the_pages_and_the_way_to_them_is_looked_at() {
             })
             .unwrap();
         for valid in [false, true] {
-            let Environment {
-                memory,
-                allocator,
-                tlb,
-            } = host::environment(&bench.host, bench.setting.capabilities());
             let seen = Rc::default();
-            let environment = Environment {
-                memory: Watched {
-                    inner: memory,
-                    seen: Rc::clone(&seen),
-                },
-                allocator,
-                tlb,
+            let environment = Watched {
+                inner: host::environment(&bench.host, bench.setting.capabilities()),
+                seen: Rc::clone(&seen),
             };
             let root = bench.tables.root_table();
             // SAFETY: the bench's tables, all reached by its host; nobody else uses them.
@@ -353,26 +285,6 @@ fn a_part_of_a_group_or_a_block_is_refused() {
     }
 }
 
-/// An allocator for operations that need none.
-struct NoTables;
-
-// SAFETY: it gives no page.
-unsafe impl TableAllocator for NoTables {
-    fn reserve(&mut self, tables: usize) -> bool {
-        tables == 0
-    }
-
-    fn allocate(&mut self, _most: usize) -> Option<TableRun> {
-        None
-    }
-
-    fn allocate_aligned(&mut self, _count: usize) -> Option<PhysicalAddress> {
-        None
-    }
-
-    fn free(&mut self, _table: FreedTable) {}
-}
-
 /// Reading live tables is safe, also beside this. Under Miri a load that is not atomic is a data race.
 #[test]
 fn a_query_may_run_meanwhile() {
@@ -387,12 +299,8 @@ fn a_query_may_run_meanwhile() {
     tables.0[1][0] = Descriptor::table(&geometry, PhysicalAddress(at + 0x2000)).0;
     tables.0[2][1] = Descriptor::leaf(&geometry, Level::L3, PhysicalAddress(0x5000), rw).0;
     let at = PhysicalAddress(Box::into_raw(tables).expose_provenance() as u64);
-    let environment = || Environment {
-        // SAFETY: the tables lie at their own addresses until the end of the test.
-        memory: DirectMapped(unsafe { Offset::new(0) }),
-        allocator: NoTables,
-        tlb: NoCpu(TlbCapabilities::BASIC),
-    };
+    // SAFETY: the tables lie at their own addresses until the end of the test. No page is needed.
+    let environment = || FreeList::new(unsafe { Offset::new(0) }, PageSize::K4);
     // SAFETY: the root of the tables above. No CPU walks them.
     let live = unsafe { Live::<PageTables<Page4K, _>>::from_root(at, geometry, environment()) };
     let live = live.unwrap();

@@ -10,6 +10,7 @@
     reason = "test fixtures print what they need to"
 )]
 
+mod accesses;
 mod any;
 mod attributes;
 mod bench;

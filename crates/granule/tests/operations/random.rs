@@ -377,14 +377,14 @@ fn settings() -> impl Strategy<Value = (Setting, usize, Runs)> {
     let live = proptest::bool::weighted(0.75);
     let bbm = prop_oneof![Just(0), Just(1), Just(2), Just(3), Just(3)];
     (
-        (live, any::<bool>(), any::<bool>(), any::<bool>()),
+        (live, any::<[bool; 3]>(), any::<bool>()),
         bbm,
         proptest::option::of(any::<u16>()),
         0..5_usize,
         runs,
     )
         .prop_map(
-            |((live, range, level_hint, repeat), bbm, asid, memory, runs)| {
+            |((live, [range, level_hint, repeat], reserves), bbm, asid, memory, runs)| {
                 let setting = Setting {
                     live,
                     range,
@@ -392,6 +392,7 @@ fn settings() -> impl Strategy<Value = (Setting, usize, Runs)> {
                     repeat,
                     asid,
                     bbm,
+                    reserves,
                     ..Setting::PRIVATE
                 };
                 (setting, memory, runs)

@@ -11,13 +11,12 @@ use granule::arch::{
     Attributes, Dispatch, Geometry, Level, Page, Page4K, PageSize, Permissions, PhysicalAddress,
     VaRange, VirtualAddress,
 };
-use granule::table::{
-    Counted, Counters, Counts, Holes, Leaves, PageTables, PermissionChange, TableError,
-};
+use granule::table::{Holes, Leaves, PageTables, PermissionChange, TableError};
 use granule_testing::held::Held;
 use granule_testing::host::{self, Event, Host};
 use granule_testing::shape::{self, LARGE, PLAIN};
 use granule_testing::walk::Arch;
+use granule_trace::recorder::{Counted, Counters, Counts};
 
 const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
 const WRITABLE: PermissionChange = PermissionChange::NONE.writable(true);

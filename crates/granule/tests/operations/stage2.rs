@@ -2,6 +2,7 @@
 //! pages. `random` has the operations in general.
 
 use crate::bench::{Bench, Setting};
+use crate::exhaustion::EVERY;
 use granule::arch::tlbi::{TlbiOp, TlbiScope};
 use granule::arch::{
     Descriptor, Dispatch, IntermediateAddress, Kind, Page, Page4K, Page16K, PageSize,
@@ -9,7 +10,7 @@ use granule::arch::{
 };
 use granule::linear::Arena;
 use granule::table::{
-    FreeList, Holes, Leaves, Offset, PageTables, Stage2, Stage2PermissionChange, TableAllocator,
+    FreeList, Holes, Leaves, Offset, PageTables, Stage2, Stage2PermissionChange, TableEnvironment,
     TableError, TableView, Visit,
 };
 use granule_testing::held::Held;
@@ -240,6 +241,7 @@ fn root_tables_are_one_aligned_run() {
 struct Exhausted {
     geometry: Stage2Geometry,
     live: bool,
+    reserves: bool,
 }
 
 impl Dispatch for Exhausted {
@@ -247,6 +249,7 @@ impl Dispatch for Exhausted {
     fn run<P: Page>(self) -> usize {
         let setting = Setting {
             live: self.live,
+            reserves: self.reserves,
             bbm: 3,
             ..Setting::PRIVATE
         };
@@ -277,7 +280,7 @@ impl Dispatch for Exhausted {
                 .map(start, PhysicalAddress(0), bytes, rw, Leaves::LARGEST);
             assert_eq!(answer, Err(TableError::OutOfTables { needed }));
             assert_eq!(bench.dump(), dump);
-            assert_eq!(bench.host.take_events(), [Event::Reserve(needed)]);
+            bench.ran_out(needed, budget);
         }
         bench.host.set_budget(needed);
         bench
@@ -319,16 +322,20 @@ impl Dispatch for Exhausted {
 fn running_out_leaves_a_guest_as_it_was() {
     let mut failed = 0;
     for geometry in shape::stage2() {
-        for live in [false, true] {
-            failed += geometry.page_size().dispatch(Exhausted { geometry, live });
+        for (live, reserves) in EVERY {
+            failed += geometry.page_size().dispatch(Exhausted {
+                geometry,
+                live,
+                reserves,
+            });
         }
     }
     assert!(failed > 100, "{failed} allocations failed");
 }
 
 /// Takes the runs of `wanted` from 64 pages at `start`, and then every page that is left.
-fn take_runs<A: TableAllocator>(
-    mut allocator: A,
+fn take_runs<E: TableEnvironment>(
+    mut allocator: E,
     size: PageSize,
     start: u64,
     wanted: &[(usize, bool)],
@@ -345,8 +352,8 @@ fn take_runs<A: TableAllocator>(
         assert!(run.0 >= start && run.0 + bytes <= end);
         taken.extend((0..count as u64).map(|number| run.0 + number * page));
     }
-    while let Some(run) = allocator.allocate(1) {
-        taken.push(run.first.0);
+    while let Some(page) = allocator.allocate() {
+        taken.push(page.0);
     }
     taken.sort_unstable();
     let every: Vec<u64> = (0..64).map(|number| start + number * page).collect();

@@ -32,11 +32,15 @@ fn until_done<P: Page>(
     unreachable!()
 }
 
-struct Exhausted(Geometry, Settings);
+/// The shape, the settings, and whether table pages can be reserved.
+struct Exhausted(Geometry, Settings, bool);
 impl Dispatch for Exhausted {
     type Output = usize;
     fn run<P: Page>(self) -> usize {
         let mut world = World::<P>::new(self.0, self.1);
+        if !self.2 {
+            world.host.without_reservations();
+        }
         world.start();
         let pages = self.0.span() / P::SIZE.bytes();
         let table = P::SIZE.entries() as u64;
@@ -90,13 +94,14 @@ fn every_allocation_fails_once() {
         LARGE.geometry(PageSize::K16, 47, VaRange::Lower),
         LARGE.geometry(PageSize::K64, 52, VaRange::Lower),
     ] {
-        for hardware in [false, true] {
+        for (hardware, reserves) in [(false, false), (false, true), (true, false), (true, true)] {
             let settings = Settings {
                 hardware_access: hardware,
                 hardware_dirty: hardware,
                 ..Settings::PLAIN
             };
-            refused += geometry.page_size().dispatch(Exhausted(geometry, settings));
+            let one = Exhausted(geometry, settings, reserves);
+            refused += geometry.page_size().dispatch(one);
         }
     }
     assert!(refused > 150, "only {refused}");
@@ -104,8 +109,17 @@ fn every_allocation_fails_once() {
 
 #[test]
 fn a_fork_that_fails_leaves_the_parent_as_it_was() {
+    for reserves in [false, true] {
+        fork_and_fail(reserves);
+    }
+}
+
+fn fork_and_fail(reserves: bool) {
     let geometry = PLAIN.geometry(PageSize::K4, 48, VaRange::Lower);
     let mut world = World::<granule::arch::Page4K>::new(geometry, Settings::PLAIN);
+    if !reserves {
+        world.host.without_reservations();
+    }
     world.start();
     world.map(0, 16, 40, Rights::READ_WRITE, 0).unwrap();
     for page in 16..56 {

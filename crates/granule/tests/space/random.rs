@@ -141,6 +141,8 @@ impl Step {
 struct Play<'a> {
     geometry: Geometry,
     settings: Settings,
+    /// Whether table pages can be reserved.
+    reserves: bool,
     steps: &'a [(u8, Step)],
 }
 
@@ -211,6 +213,9 @@ impl Dispatch for Play<'_> {
             let pages = window as usize * MOST_PROCESSES;
             World::<P>::with_frames(self.geometry, self.settings, 400, pages, 5 * 512)
         };
+        if !self.reserves {
+            world.host.without_reservations();
+        }
         world.start();
         // Across the end of a table, but inside the space.
         let table = P::SIZE.entries() as u64;
@@ -297,9 +302,10 @@ proptest! {
     fn programs_find_what_they_wrote(
         geometry in proptest::sample::select(geometries()),
         settings in settings(),
+        reserves in any::<bool>(),
         steps in proptest::collection::vec((any::<u8>(), step()), 1..STEPS),
     ) {
-        let play = Play { geometry, settings, steps: &steps };
+        let play = Play { geometry, settings, reserves, steps: &steps };
         geometry.page_size().dispatch(play);
     }
 }

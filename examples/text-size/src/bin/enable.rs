@@ -3,7 +3,6 @@
 #![no_std]
 #![no_main]
 
-use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::*;
 use granule::hw;
 use granule::table::*;
@@ -16,15 +15,7 @@ fn map_and_enable(start: u64, output: u64, bytes: u64) -> Option<()> {
     let cpu = hw::cpu_features();
     let geometry = Geometry::new(&cpu, PageSize::K4, 39, VaRange::Lower, Regime::El1And0).ok()?;
     // SAFETY: this program is linked, never run.
-    let flat = unsafe { Offset::new(0) };
-    let mut allocator = FreeList::new(flat, PageSize::K4);
-    // SAFETY: as above.
-    unsafe { allocator.add(PhysicalAddress(output), PhysicalAddress(output + bytes)) };
-    let environment = Environment {
-        memory: DirectMapped(flat),
-        allocator,
-        tlb: hw::Hardware::new(TlbCapabilities::of(&cpu)),
-    };
+    let environment = unsafe { text_size::Identity::new(&cpu, PageSize::K4, output, output + bytes) };
     let mut tables = PageTables::<Page4K, _>::new(geometry, environment).ok()?;
     let (start, output) = (VirtualAddress(start), PhysicalAddress(output));
     let attributes = Attributes::normal(Permissions::READ_WRITE);

@@ -4,7 +4,6 @@
 #![no_main]
 #![allow(unused_imports, unused_variables, reason = "not every build has every call")]
 
-use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::*;
 use granule::hw;
 use granule::table::*;
@@ -17,12 +16,7 @@ fn change(start: u64, output: u64, bytes: u64) -> Option<()> {
     let cpu = hw::cpu_features();
     let geometry = Geometry::new(&cpu, PageSize::K4, 39, VaRange::Lower, Regime::El1And0).ok()?;
     // SAFETY: this program is linked, never run.
-    let flat = unsafe { Offset::new(0) };
-    let mut allocator = FreeList::new(flat, PageSize::K4);
-    // SAFETY: as above.
-    unsafe { allocator.add(PhysicalAddress(output), PhysicalAddress(output + bytes)) };
-    let tlb = hw::Hardware::new(TlbCapabilities::of(&cpu));
-    let environment = Environment { memory: DirectMapped(flat), allocator, tlb };
+    let environment = unsafe { text_size::Identity::new(&cpu, PageSize::K4, output, output + bytes) };
     let root = PhysicalAddress(output);
     // SAFETY: as above.
     let live = unsafe { Live::<PageTables<Page4K, _>>::from_root(root, geometry, environment) };

@@ -7,7 +7,7 @@
 #![allow(unsafe_code, reason = "frames for tables have no other owner")]
 
 use super::{Frame, Frames};
-use granule::table::{FreedTable, TableAllocator, TableRun};
+use granule::table::{FreedTable, TableRun};
 
 /// Access to the frames, always the same ones: through a lock, or a plain reference.
 pub trait Source {
@@ -35,8 +35,7 @@ impl<S: Source> Tables<S> {
     /// # Safety
     ///
     /// For the memory of every frame that was or will be given to `source`: only the code that
-    /// allocated a frame there uses it, the [`TableMemory`](granule::table::TableMemory) of this
-    /// allocator reaches it, and it lies below the physical address size of the tables. The page size
+    /// allocated a frame there uses it, the environment of the tables reaches it, and it lies below the physical address size of the tables. The page size
     /// of the tables must be that of the frames.
     pub const unsafe fn new(source: S) -> Self {
         Self { source, held: 0 }
@@ -46,12 +45,10 @@ impl<S: Source> Tables<S> {
     pub const fn held(&self) -> u64 {
         self.held
     }
-}
 
-// SAFETY: the caller of `new` keeps the conditions on the memory, and a frame is allocated once at a
-// time.
-unsafe impl<S: Source> TableAllocator for Tables<S> {
-    fn reserve(&mut self, tables: usize) -> bool {
+    /// Ensures that the next `tables` pages can be allocated. Returns false, and changes nothing, if
+    /// they cannot.
+    pub fn reserve(&mut self, tables: usize) -> bool {
         // Reservations left over from an earlier operation count.
         let more = (tables as u64).saturating_sub(self.held);
         let enough = more == 0 || self.source.with(|frames| frames.reserve(more));
@@ -61,7 +58,8 @@ unsafe impl<S: Source> TableAllocator for Tables<S> {
         enough
     }
 
-    fn allocate(&mut self, most: usize) -> Option<TableRun> {
+    /// Allocates at least one and at most `most` pages in one run.
+    pub fn allocate_run(&mut self, most: usize) -> Option<TableRun> {
         if most == 0 || (self.held == 0 && !self.reserve(1)) {
             return None;
         }
@@ -77,7 +75,8 @@ unsafe impl<S: Source> TableAllocator for Tables<S> {
         })
     }
 
-    fn free(&mut self, table: FreedTable) {
+    /// Frees one page.
+    pub fn free(&mut self, table: FreedTable) {
         self.source.with(|frames| {
             let frame = Frame::containing(table.address(), frames.page_size());
             // This function cannot return an error; the frames count their refusals.

@@ -30,7 +30,6 @@ use granule::arch::errata::Errata;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Geometry, PhysicalAddress};
 use granule::linear::{Arena, Placement};
-use granule::table::Counters;
 use granule_boot::expand;
 use granule_boot::kaslr::{Kaslr, Purpose};
 use granule_boot::memblock::{self, LeftOut};
@@ -38,6 +37,7 @@ use granule_boot::tree::Tree;
 use granule_kcore::devicetree::memory::{self as tree, Memory};
 use granule_kcore::layout::{self, Randomised};
 use granule_kcore::parameters::Parameters;
+use granule_trace::recorder::Counters;
 
 /// The result of user space. `Ok` if it ended well or did not exist.
 pub(crate) type Ended = Result<(), user_space::Failure>;

@@ -15,7 +15,7 @@ use arrayvec::ArrayVec;
 use core::cell::Cell;
 use granule::arch::{Descriptor, PhysicalAddress};
 use granule::hw::cache;
-use granule::table::{FreedTable, TableAllocator, TableRun};
+use granule::table::{FreedTable, Maintenance, Reservation, TableEnvironment, TableRun};
 use granule_kcore::kexec::handoff_note::NAMES;
 use granule_kexec::{
     Digest, ListError, ListHeader, ListMemory, MemoryMap, PhysRange, Refusal, RelocationList,
@@ -196,22 +196,33 @@ fn release_all(runs: &[PhysRange]) {
 
 // SAFETY: the pages come from the page allocator, and `Held` alone owns them until it is dropped. The
 // linear map covers all of them, and they lie below the kernel's physical address size.
-unsafe impl TableAllocator for Held {
-    /// Nothing is reserved: other allocations may come first. A shortage shows in `allocate`.
-    fn reserve(&mut self, _: usize) -> bool {
-        true
+unsafe impl TableEnvironment for Held {
+    fn reach(&self, page: PhysicalAddress) -> *mut u64 {
+        pointer(page).map_or(core::ptr::null_mut(), |page| page.cast().as_ptr())
     }
 
-    fn allocate(&mut self, most: usize) -> Option<TableRun> {
+    fn allocate(&mut self) -> Option<PhysicalAddress> {
+        self.take_page().ok()
+    }
+
+    /// Tables are freed with all other pages, so a damaged list cannot free a wrong page.
+    fn free(&mut self, _: FreedTable) {}
+
+    /// No CPU walks what the pages hold.
+    fn invalidate(&mut self, _: Maintenance) {}
+
+    /// Nothing is reserved: other allocations may come first. A shortage shows in `allocate_run`.
+    fn reserve(&mut self, _: usize) -> Reservation {
+        Reservation::Granted
+    }
+
+    fn allocate_run(&mut self, most: usize) -> Option<TableRun> {
         let taken = self.take((most as u64).saturating_mul(page_bytes())).ok()?;
         Some(TableRun {
             first: PhysicalAddress(taken.start),
             count: (taken.bytes / page_bytes().max(1)) as usize,
         })
     }
-
-    /// Tables are freed with all other pages, so a damaged list cannot free a wrong page.
-    fn free(&mut self, _: FreedTable) {}
 }
 
 /// The words of the list, through the linear map.

@@ -6,11 +6,11 @@
 use crate::dev::console::println;
 use crate::fatal::refuse;
 use granule::arch::PhysicalAddress;
-use granule::table::{FreedTable, TableAllocator, TableRun};
+use granule::table::FreedTable;
 use granule_boot::memblock::{Direction, Error};
 use granule_kcore::devicetree::memory::{self as tree, Memory};
 
-/// A table allocator that takes pages from early memory, mapped or not.
+/// Table pages from early memory, mapped or not.
 #[derive(Debug)]
 pub(crate) struct EarlyTables<'m> {
     memory: &'m mut Memory,
@@ -43,32 +43,24 @@ impl<'m> EarlyTables<'m> {
             firmware: Some(firmware),
         }
     }
-}
 
-// SAFETY: early memory gives each range out once. It contains only RAM that is mapped, or will be.
-unsafe impl TableAllocator for EarlyTables<'_> {
-    fn reserve(&mut self, tables: usize) -> bool {
+    /// Whether early memory has this many pages.
+    pub(super) fn has(&self, tables: usize) -> bool {
         let needed = tables as u64 * self.page_bytes;
-        self.memory
-            .free_pages()
-            .map(|range| range.len())
-            .sum::<u64>()
-            >= needed
+        let free = self.memory.free_pages().map(|range| range.len());
+        free.sum::<u64>() >= needed
     }
 
-    fn allocate(&mut self, _most: usize) -> Option<TableRun> {
+    /// Takes a page. Early memory gives each range out once, and contains only RAM that is mapped, or will be.
+    pub(super) fn allocate(&mut self) -> Option<PhysicalAddress> {
         let (size, align) = (self.page_bytes, self.page_bytes);
-        let first = self
-            .memory
-            .allocate(size, align, 0..u64::MAX, Direction::TopDown)
-            .ok()?;
-        Some(TableRun {
-            first: PhysicalAddress(first),
-            count: 1,
-        })
+        let all = 0..u64::MAX;
+        let first = self.memory.allocate(size, align, all, Direction::TopDown);
+        first.ok().map(PhysicalAddress)
     }
 
-    fn free(&mut self, table: FreedTable) {
+    /// Gives a page back.
+    pub(super) fn free(&mut self, table: FreedTable) {
         let start = table.address().0;
         give_back(self.memory, self.firmware, start, start + self.page_bytes);
     }

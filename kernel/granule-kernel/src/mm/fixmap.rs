@@ -7,7 +7,8 @@
 
 #![allow(unsafe_code, reason = "tables through slots")]
 
-use super::walker::{KernelEnvironment, Tree};
+use super::environment::KernelEnvironment;
+use super::walker::Tree;
 use crate::trace::recorder::Recorder;
 use core::hint::black_box;
 use core::mem::MaybeUninit;
@@ -17,15 +18,14 @@ use granule::arch::tlbi::{Invalidation, TlbiScope};
 use granule::arch::{
     Attributes, Descriptor, Geometry, Kind, Permissions, PhysicalAddress, VirtualAddress,
 };
-use granule::forward;
-use granule::hw::Hardware;
+use granule::hw;
 use granule::linear::fixmap::{Entries, FixmapSlots, Slot};
 use granule::table::{
-    Counters, Leaves, TableAllocator, TableError, TableMemory, TlbOps, Visibility, Visit,
+    Leaves, Maintenance, Reservation, TableEnvironment, TableError, TablePages, Visibility, Visit,
     invalidate, publish,
 };
 use granule_kcore::layout;
-use granule_trace::recorder::Sink;
+use granule_trace::recorder::{Counters, Sink};
 
 /// The fixmap's slots. `environment` provides the table that translates them, table pages (from early memory,
 /// mapped or not), and the TLB maintenance.
@@ -106,7 +106,6 @@ impl<'c> Fixmap<'c> {
         environment: KernelEnvironment<'c>,
         sink: Recorder,
     ) -> Self {
-        let capabilities = *environment.capabilities();
         let attributes = Attributes::normal(Permissions::READ_WRITE);
         Self {
             environment,
@@ -114,11 +113,7 @@ impl<'c> Fixmap<'c> {
             counters,
             place,
             attributes: attributes.encode(&geometry),
-            shown: Shown {
-                place,
-                geometry,
-                hardware: Hardware::new(capabilities),
-            },
+            shown: Shown { place, geometry },
         }
     }
 
@@ -134,33 +129,57 @@ impl<'c> Fixmap<'c> {
             asid: None,
             level: Some(Level::L3),
         };
+        let geometry = &self.shown.geometry;
         if self.recorded {
-            empty(&mut self.environment, place, first, count);
-            invalidate(&mut self.environment, &self.shown.geometry, &what);
-        } else {
-            empty(self.environment.memory.inner_mut(), place, first, count);
-            invalidate(
-                self.environment.tlb.unrecorded(),
-                &self.shown.geometry,
+            clear(
+                &mut self.environment,
+                place,
+                (first, count),
                 &what,
+                geometry,
+            );
+        } else {
+            clear(
+                self.environment.unrecorded(),
+                place,
+                (first, count),
+                &what,
+                geometry,
             );
         }
     }
 }
 
+/// Maps `table` as `shown` in `slot`.
 #[inline(always)]
-fn set(memory: &mut impl TableMemory, place: FixmapPlace, slot: Slot, descriptor: Descriptor) {
-    // SAFETY: the entry is this slot's in the fixmap's table, which `find` found. Only this CPU runs.
-    unsafe { memory.store(place.table, place.index(slot), descriptor, Visibility::Live) };
+fn show(to: &mut impl TableEnvironment, place: FixmapPlace, slot: Slot, shown: Descriptor) {
+    set(to, place, slot, shown);
+    publish(|instruction| to.invalidate(instruction));
 }
 
-/// Clears the entries of `count` slots from `first`.
+/// Clears the entries of slots, `count` from the first on, and invalidates the TLB for them.
 #[inline(always)]
-fn empty(memory: &mut impl TableMemory, place: FixmapPlace, first: Slot, count: usize) {
-    set(memory, place, first, Descriptor::INVALID);
+fn clear(
+    to: &mut impl TableEnvironment,
+    place: FixmapPlace,
+    (first, count): (Slot, usize),
+    what: &Invalidation,
+    geometry: &Geometry,
+) {
+    set(to, place, first, Descriptor::INVALID);
     for index in 1..count {
-        set(memory, place, Slot::Series(index), Descriptor::INVALID);
+        set(to, place, Slot::Series(index), Descriptor::INVALID);
     }
+    let can = to.capabilities();
+    invalidate(what, geometry, can, |instruction| {
+        to.invalidate(instruction)
+    });
+}
+
+#[inline(always)]
+fn set(to: &mut impl TableEnvironment, place: FixmapPlace, slot: Slot, descriptor: Descriptor) {
+    // SAFETY: the entry is this slot's in the fixmap's table, which `find` found. Only this CPU runs.
+    unsafe { to.store(place.table, place.index(slot), descriptor, Visibility::Live) };
 }
 
 /// Entries zeroed in each round, enough for paired stores.
@@ -173,6 +192,23 @@ unsafe impl FixmapSlots for Fixmap<'_> {
         &self.shown.geometry
     }
 
+    fn pages(&self) -> Option<TablePages> {
+        self.environment.pages()
+    }
+
+    fn reserve(&mut self, tables: usize) -> Reservation {
+        self.environment.reserve(tables)
+    }
+
+    fn allocate(&mut self) -> Option<PhysicalAddress> {
+        self.environment.allocate()
+    }
+
+    #[inline(always)]
+    fn issue(&mut self, instruction: Maintenance) {
+        self.environment.invalidate(instruction);
+    }
+
     fn address(&self, slot: Slot) -> VirtualAddress {
         self.place.address(slot)
     }
@@ -180,11 +216,9 @@ unsafe impl FixmapSlots for Fixmap<'_> {
     unsafe fn open(&mut self, slot: Slot, table: PhysicalAddress) {
         let shown = Descriptor::leaf(&self.shown.geometry, Level::L3, table, self.attributes);
         if self.recorded {
-            set(&mut self.environment, self.place, slot, shown);
-            publish(&mut self.environment);
+            show(&mut self.environment, self.place, slot, shown);
         } else {
-            set(self.environment.memory.inner_mut(), self.place, slot, shown);
-            publish(self.environment.tlb.unrecorded());
+            show(self.environment.unrecorded(), self.place, slot, shown);
         }
     }
 
@@ -254,7 +288,6 @@ impl Fixmap<'_> {
 struct Shown {
     place: FixmapPlace,
     geometry: Geometry,
-    hardware: Hardware,
 }
 
 impl Shown {
@@ -262,37 +295,25 @@ impl Shown {
     fn entry(&self, slot: Slot, index: usize) -> *mut u64 {
         (self.place.address(slot).0 as *mut u64).wrapping_add(index)
     }
-}
 
-// SAFETY: only open tables are touched; `Fixmap` alone changes what a slot shows.
-unsafe impl FixmapSlots for Shown {
-    fn geometry(&self) -> &Geometry {
-        &self.geometry
-    }
-
-    fn address(&self, slot: Slot) -> VirtualAddress {
-        self.place.address(slot)
-    }
-    unsafe fn open(&mut self, _slot: Slot, _table: PhysicalAddress) {}
-    fn close(&mut self, _slot: Slot) {}
-    fn close_series(&mut self, _count: usize) {}
-
+    /// As [`FixmapSlots::load`].
     #[inline(always)]
     unsafe fn load(&self, slot: Slot, index: usize) -> Descriptor {
         // SAFETY: the caller has the slot open, so a whole table is mapped there.
         Descriptor(unsafe { self.entry(slot, index).read_volatile() })
     }
 
+    /// As [`FixmapSlots::store`].
     #[inline(always)]
-    unsafe fn store(&mut self, slot: Slot, index: usize, descriptor: Descriptor) {
+    unsafe fn store(&self, slot: Slot, index: usize, descriptor: Descriptor) {
         // SAFETY: as for `load`.
         unsafe { self.entry(slot, index).write_volatile(descriptor.0) };
     }
 
-    /// Loops over a pointer, from which the number of written entries follows. A count or an index beside it
+    /// As [`FixmapSlots::write`]. Loops over a pointer, from which the number of written entries follows. A count or an index beside it
     /// would cost one more instruction for each entry.
     #[inline(always)]
-    unsafe fn write(&mut self, slot: Slot, entries: &Entries) -> usize {
+    unsafe fn write(&self, slot: Slot, entries: &Entries) -> usize {
         let start = self.entry(slot, entries.first);
         let end = start.wrapping_add(entries.count);
         let (mut entry, mut value) = (start, entries.descriptor.0);
@@ -305,24 +326,11 @@ unsafe impl FixmapSlots for Shown {
                 entry.write_volatile(value);
             }
             if entries.barriers {
-                publish(self);
+                publish(hw::issue);
             }
             value = value.wrapping_add(entries.step);
             entry = entry.wrapping_add(1);
         }
         (entry.addr() - start.addr()) / size_of::<u64>()
     }
-}
-
-impl TlbOps for Shown {
-    forward!(self.hardware: capabilities dsb_ishst dsb_ish isb tlbi);
-}
-
-// SAFETY: every call goes to the inner allocator, whose implementer keeps the invariant.
-unsafe impl TableAllocator for Fixmap<'_> {
-    forward!(self.environment: reserve allocate free);
-}
-
-impl TlbOps for Fixmap<'_> {
-    forward!(self.environment: capabilities dsb_ishst dsb_ish isb tlbi);
 }

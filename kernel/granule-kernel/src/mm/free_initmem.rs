@@ -4,15 +4,17 @@
 #![allow(unsafe_code, reason = "the boot's tables, which nothing else changes")]
 
 use super::early_tables::{EarlyTables, give_back};
+use super::environment::{Flush, KernelEnvironment};
 use super::map::Request;
 use super::table_allocator::KernelTableAllocator;
-use super::walker::{self, Flush};
+use super::walker;
 use crate::arch::image;
 use crate::handover::{BootRoots, Handover};
 use granule::arch::{Kind, Permissions, PhysicalAddress, VirtualAddress};
-use granule::table::{Counters, TableError, Visit};
+use granule::table::{TableError, Visit};
 use granule_kcore::devicetree::memory::Memory;
 use granule_kcore::layout;
+use granule_trace::recorder::Counters;
 
 /// Unmaps these mappings and gives their memory to `memory`. Returns the number of bytes of static storage
 /// in it. The identity map stays if it is still needed.
@@ -41,7 +43,7 @@ pub(crate) fn free(
     if !keep_identity {
         let allocator = KernelTableAllocator::Early(EarlyTables::keeping(memory, page, &firmware));
         let counters = Counters::new();
-        let environment = walker::environment(
+        let environment = KernelEnvironment::new(
             size,
             request.capabilities,
             request.phys_to_virt,

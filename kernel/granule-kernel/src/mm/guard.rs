@@ -15,8 +15,9 @@ use core::fmt;
 use core::ops::Range;
 use granule::arch::Level;
 use granule::arch::VirtualAddress;
-use granule::table::{Counts, TableError};
+use granule::table::TableError;
 use granule_kcore::frames::Frame;
+use granule_trace::recorder::Counts;
 
 /// Why a pool could not be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,18 +1,15 @@
 //! Two hooks for tests and traces: one over the entries of live tables, one over allocations.
 //!
 //! [`Hooked`] lies under every operation on the kernel's tables. With no hook installed it only
-//! forwards to its inner memory.
+//! forwards to the environment inside it.
 
-#![allow(unsafe_code, reason = "hands on the promises of the traits")]
+#![allow(unsafe_code, reason = "hands on the promises of the trait")]
 
-use super::phys_to_virt::KernelPhysToVirt;
+use super::environment::BareEnvironment;
 use crate::hook::Hook;
 use granule::arch::{Descriptor, PhysicalAddress};
 use granule::forward;
-use granule::table::{BitChange, DirectMapped, TableMemory, Visibility};
-
-/// The kernel's table memory without a hook.
-pub(crate) type KernelMemory = DirectMapped<KernelPhysToVirt>;
+use granule::table::{BitChange, TableEnvironment, Visibility};
 
 /// Intercepts reads and writes of the entries of live tables. Private tables do not reach the hook.
 pub(crate) trait TableHook: Sync {
@@ -28,28 +25,28 @@ pub(crate) trait TableHook: Sync {
     /// Called before `count` entries are written by `fill` or `exchange`.
     fn before_write(&self, table: PhysicalAddress, first: usize, count: usize);
 
-    /// Replaces [`TableMemory::store`].
+    /// Replaces [`TableEnvironment::store`].
     ///
     /// # Safety
     ///
     /// As for that function.
     unsafe fn store(
         &self,
-        memory: &mut KernelMemory,
+        memory: &mut BareEnvironment<'_>,
         table: PhysicalAddress,
         index: usize,
         descriptor: Descriptor,
         visibility: Visibility,
     );
 
-    /// Replaces [`TableMemory::update`].
+    /// Replaces [`TableEnvironment::update`].
     ///
     /// # Safety
     ///
     /// As for that function.
     unsafe fn update(
         &self,
-        memory: &mut KernelMemory,
+        memory: &mut BareEnvironment<'_>,
         table: PhysicalAddress,
         first: usize,
         count: usize,
@@ -76,9 +73,8 @@ pub(crate) fn refuses_allocation() -> bool {
     ALLOCATIONS.get().is_some_and(AllocationHook::refuses)
 }
 
-/// The kernel's table memory with the hook over table entries in front.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Hooked(pub(crate) KernelMemory);
+/// The environment of the kernel's tables with the hook over table entries in front.
+pub(crate) struct Hooked<'a>(pub(super) BareEnvironment<'a>);
 
 #[inline(always)]
 fn watching() -> Option<&'static dyn TableHook> {
@@ -90,10 +86,14 @@ fn watching_live(visibility: Visibility) -> Option<&'static dyn TableHook> {
     watching().filter(|_| visibility != Visibility::Private)
 }
 
-// SAFETY: every access goes to the inner memory, whose implementer keeps the invariant. The
+// SAFETY: every call goes to the inner environment, whose implementer keeps the invariant. The
 // caller's promise is passed to the hook with each call, and the hook answers for the entries that
 // it changes on purpose.
-unsafe impl TableMemory for Hooked {
+unsafe impl TableEnvironment for Hooked<'_> {
+    // `update_alike` is a search and an update.
+    const BY_POINTER: bool = false;
+
+    forward!(self.0: reach allocate free invalidate capabilities reserve allocate_run);
     forward!(self.0 after |(table, first, count, ..)| {
         if let Some(hook) = watching() {
             hook.before_read(table, first, count);

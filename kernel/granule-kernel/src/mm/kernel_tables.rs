@@ -10,13 +10,14 @@
 
 #![allow(unsafe_code, reason = "the kernel's tables, opened under their lock")]
 
+use super::environment::KernelEnvironment;
 use super::kernel;
 use super::map::Request;
 use super::pages::Pages;
 use super::phys_to_virt::KernelPhysToVirt;
 use super::table_allocator::KernelTableAllocator;
 use super::table_pages::TablePages;
-use super::walker::{self, KernelEnvironment, Opened};
+use super::walker::{self, Opened};
 use crate::arch::image;
 use crate::lock::Lock;
 use crate::trace::recorder::Recorder;
@@ -25,15 +26,17 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule::arch::VirtualAddress;
 use granule::arch::bbm::BbmLevel;
-use granule::table::{Counters, Counts, Leaves, TableError};
+use granule::table::{Leaves, TableError};
 use granule_kcore::deferred_tlbi::DeferredTlbi;
 use granule_kcore::frames::Frame;
 use granule_kcore::frames::tables::Source;
 use granule_kcore::merge_candidates::MergeCandidates;
 use granule_trace::recorder::Sink;
+use granule_trace::recorder::{Counters, Counts};
 
+pub(crate) use super::environment::Flush;
 pub(crate) use super::kernel::{Kernel, kernel, pointer};
-pub(crate) use super::walker::{Done, Flush, Tree};
+pub(crate) use super::walker::{Done, Tree};
 
 /// The largest number of guard-page pools.
 pub(crate) const MOST_POOLS: usize = 8;
@@ -122,7 +125,7 @@ impl Kernel {
         // never changes (`pageattr` refuses it), the boot's reservations, and allocated frames.
         let phys_to_virt = unsafe { KernelPhysToVirt::linear(self.placement.distance()) };
         let size = self.geometry.page_size();
-        walker::environment(
+        KernelEnvironment::new(
             size,
             self.capabilities,
             phys_to_virt,

@@ -9,7 +9,7 @@
 //! loops are over entries.
 //!
 //! Stores (zeroing included), tables, TLBIs, DSBs and ISBs are counted by wrappers round the library's three
-//! traits (`granule::table::Counted`), instructions by the PMU (`arch::counter`). The record has the value of
+//! environment (`granule_trace::recorder::Counted`), instructions by the PMU (`arch::counter`). The record has the value of
 //! SCTLR at the beginning.
 
 #![allow(
@@ -18,10 +18,11 @@
 )]
 
 use super::early_tables::EarlyTables;
+use super::environment::{Flush, KernelEnvironment};
 use super::fixmap::{Fixmap, FixmapPlace};
 use super::phys_to_virt::KernelPhysToVirt;
 use super::table_allocator::KernelTableAllocator;
-use super::walker::{self, Flush, KernelEnvironment, Opened, Tree};
+use super::walker::{self, Opened, Tree};
 use crate::arch::counter::InstructionCounter;
 use crate::arch::{cpu, image};
 use crate::trace::recorder::Recorder;
@@ -33,13 +34,14 @@ use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Attributes, Dispatch, Geometry, Permissions, PhysicalAddress, VirtualAddress};
 use granule::linear::fixmap::{FixmapBuilder, FixmapSlots};
 use granule::linear::{self, Arena, LeafStats, Placement, Published};
-use granule::table::{Counters, Counts, Leaves, Piece, TableAllocator, TableError};
+use granule::table::{Leaves, Piece, TableError};
 use granule_boot::memblock::{self, Direction};
 use granule_kcore::counter_wrap::Lost;
 use granule_kcore::devicetree::memory::{MOST_RANGES, Memory};
 use granule_kcore::parameters::Parameters;
 use granule_kcore::sizes;
 use granule_trace::recorder::TracedFixmap;
+use granule_trace::recorder::{Counters, Counts};
 
 /// Most pieces of a linear map: banks, the holes between them, and the two edges of the image's protected
 /// part.
@@ -158,7 +160,7 @@ impl Request<'_> {
         counters: &'a Counters,
         flush: Flush,
     ) -> KernelEnvironment<'a> {
-        walker::environment(
+        KernelEnvironment::new(
             self.geometry.page_size(),
             self.capabilities,
             self.phys_to_virt,
@@ -319,7 +321,7 @@ struct Stepwise<'a, 'r, W> {
     pieces: &'a [Piece],
 }
 
-impl<W: FixmapSlots + TableAllocator> Dispatch for Stepwise<'_, '_, W> {
+impl<W: FixmapSlots> Dispatch for Stepwise<'_, '_, W> {
     type Output = Result<LeafStats, TableError>;
 
     fn run<P: Page>(self) -> Self::Output {

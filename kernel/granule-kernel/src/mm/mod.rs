@@ -1,7 +1,7 @@
 //! Memory management once the MMU is on: the linear map, the kernel's live tables, and the page allocator.
 //!
 //! [`walker`] instantiates the library's walker for each page size, behind an interface without a page size.
-//! [`table_allocator`] is its table allocator.
+//! [`environment`] is what it needs of the kernel, and [`table_allocator`] where its tables come from.
 //!
 //! During the boot: [`firmware`] reads the device tree. [`phys_to_virt`] turns a table's physical address into
 //! a pointer. [`fixmap`] accesses tables through its slots. [`map`] builds the linear map and counts the cost.
@@ -29,6 +29,7 @@
 //! per page size by symbol; docs/performance.md has the cost of an image for every size.
 
 pub(crate) mod early_tables;
+pub(crate) mod environment;
 pub(crate) mod error;
 pub(crate) mod fault;
 pub(crate) mod firmware;

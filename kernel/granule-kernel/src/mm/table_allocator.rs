@@ -1,15 +1,13 @@
 //! The kernel's table allocator: one type for all sources of table pages, so that the walker is compiled once
 //! for each page size. The sources themselves are elsewhere.
 
-#![allow(unsafe_code, reason = "hands on the promise of each source of tables")]
-
 use super::early_tables::EarlyTables;
 use super::phys_to_virt::KernelPhysToVirt;
 use super::table_pages::TablePages;
 #[cfg(feature = "test-image")]
 use granule::arch::PhysicalAddress;
-use granule::linear::{self, Arena};
-use granule::table::{FreedTable, TableAllocator, TableRun};
+use granule::linear::Arena;
+use granule::table::{FreedTable, Reservation, TableEnvironment, TableRun};
 
 /// A source of table pages.
 pub(crate) enum KernelTableAllocator<'a> {
@@ -26,39 +24,46 @@ pub(crate) enum KernelTableAllocator<'a> {
     Range { next: PhysicalAddress, page: u64 },
 }
 
-// SAFETY: each source's implementer answers for its own pages; the caller of `environment` promises the pages of a
-// range.
-unsafe impl TableAllocator for KernelTableAllocator<'_> {
+impl KernelTableAllocator<'_> {
+    /// See [`TableEnvironment::reserve`].
     #[inline(never)]
-    fn reserve(&mut self, tables: usize) -> bool {
-        match self {
+    pub(super) fn reserve(&mut self, tables: usize) -> Reservation {
+        let has = match self {
             Self::Empty => tables == 0,
-            Self::Arena(arena) => arena.reserve(tables),
-            Self::Early(early) => early.reserve(tables),
+            Self::Arena(arena) => return arena.reserve(tables),
+            Self::Early(early) => early.has(tables),
             Self::Pages(pages) => pages.reserve(tables),
             #[cfg(feature = "test-image")]
             Self::Range { .. } => true,
+        };
+        if has {
+            Reservation::Granted
+        } else {
+            Reservation::Refused
         }
     }
 
+    /// See [`TableEnvironment::allocate_run`].
     #[inline(never)]
-    fn allocate(&mut self, most: usize) -> Option<TableRun> {
-        match self {
+    pub(super) fn allocate_run(&mut self, most: usize) -> Option<TableRun> {
+        let first = match self {
             Self::Empty => None,
-            Self::Arena(arena) => arena.allocate(most),
-            Self::Early(early) => early.allocate(most),
-            Self::Pages(pages) => pages.allocate(most),
+            Self::Arena(arena) => return arena.allocate_run(most),
+            Self::Early(early) => early.allocate(),
+            Self::Pages(pages) => return pages.allocate_run(most),
             #[cfg(feature = "test-image")]
             Self::Range { next, page } => {
                 let first = *next;
                 next.0 += *page;
-                (most > 0).then_some(TableRun { first, count: 1 })
+                Some(first)
             }
-        }
+        };
+        first.map(|first| TableRun { first, count: 1 })
     }
 
+    /// See [`TableEnvironment::free`].
     #[inline(never)]
-    fn free(&mut self, table: FreedTable) {
+    pub(super) fn free(&mut self, table: FreedTable) {
         match self {
             Self::Empty => {}
             #[cfg(feature = "test-image")]
@@ -68,12 +73,9 @@ unsafe impl TableAllocator for KernelTableAllocator<'_> {
             Self::Pages(pages) => pages.free(table),
         }
     }
-}
 
-// SAFETY: one with an arena takes all pages from it, and stays what it is.
-unsafe impl linear::HasArena for KernelTableAllocator<'_> {
-    type Memory = KernelPhysToVirt;
-    fn arena(&mut self) -> Option<&mut Arena<KernelPhysToVirt>> {
+    /// The boot's arena, if the tables come from it.
+    pub(super) const fn arena(&mut self) -> Option<&mut Arena<KernelPhysToVirt>> {
         match self {
             Self::Arena(arena) => Some(arena),
             _ => None,

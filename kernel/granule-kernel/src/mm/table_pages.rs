@@ -6,7 +6,7 @@
 use super::hook::refuses_allocation;
 use super::kernel::Kernel;
 use super::pages::{Pages, notify_allocated, notify_freed};
-use granule::table::{FreedTable, TableAllocator, TableRun};
+use granule::table::{FreedTable, TableRun};
 use granule_kcore::frames::Frame;
 use granule_kcore::frames::tables::{Source, Tables};
 
@@ -27,28 +27,28 @@ impl<'k> TablePages<'k> {
             kernel,
         }
     }
-}
 
-// SAFETY: gives out what `Tables` gives out, made valid first where free pages are invalid.
-unsafe impl TableAllocator for TablePages<'_> {
-    fn reserve(&mut self, tables: usize) -> bool {
+    /// See [`Tables::reserve`].
+    pub(crate) fn reserve(&mut self, tables: usize) -> bool {
         if tables as u64 > self.inner.held() && refuses_allocation() {
             return false;
         }
         self.inner.reserve(tables)
     }
 
-    fn allocate(&mut self, most: usize) -> Option<TableRun> {
+    /// See [`Tables::allocate_run`]. Where free pages are invalid, these are made valid first.
+    pub(crate) fn allocate_run(&mut self, most: usize) -> Option<TableRun> {
         if self.inner.held() == 0 && refuses_allocation() {
             return None;
         }
-        let run = self.inner.allocate(most)?;
+        let run = self.inner.allocate_run(most)?;
         let bytes = run.count as u64 * self.kernel.page();
         notify_allocated(run.first, bytes);
         Some(run)
     }
 
-    fn free(&mut self, table: FreedTable) {
+    /// Frees one page.
+    pub(crate) fn free(&mut self, table: FreedTable) {
         let page = self.kernel.page();
         let frame = Frame::containing(table.address(), self.kernel.geometry.page_size());
         let given = Pages.with(|frames| frames.is_given(frame));

@@ -3,16 +3,16 @@
 
 #![allow(unsafe_code, reason = "tables that are freed once, by their owner")]
 
+use super::environment::KernelEnvironment;
 use super::kernel_tables::{self, Kernel};
-use super::walker::KernelEnvironment;
 use core::fmt;
 use core::mem::ManuallyDrop;
 use core::ops::Deref;
 use granule::arch::Dispatch;
 use granule::arch::Page;
-use granule::table::Counters;
 use granule_kcore::sizes;
 use granule_kexec::{Needs, Transition, TransitionError};
+use granule_trace::recorder::Counters;
 
 /// Tables for leaving, freed on drop.
 pub(crate) struct TransitionTables {

@@ -1,7 +1,7 @@
 //! Instantiates the library's walker once for each page size, and selects the instance by a page
 //! size known at run time.
 //!
-//! Code that works on tables once the MMU is on describes their environment ([`environment`]), opens them
+//! Code that works on tables once the MMU is on describes their environment ([`KernelEnvironment`]), opens them
 //! ([`open`]) and uses [`Tree`], which has no page size. So the code for each page size is compiled for one
 //! kind of environment, and its callers are compiled once. Hot loops see the page size as a constant; every
 //! operation costs one indirect call. Few other places in the kernel name a type of page size: the strategies
@@ -13,11 +13,8 @@
     reason = "hands on what callers promise, for each page size"
 )]
 
-use super::hook::Hooked;
+use super::environment::{Flush, KernelEnvironment};
 use super::phys_to_virt::KernelPhysToVirt;
-use super::table_allocator::KernelTableAllocator;
-#[cfg(feature = "test-image")]
-use crate::trace::bring_up;
 use crate::trace::recorder::Recorder;
 use core::ops::{ControlFlow, Deref, DerefMut};
 use granule::arch::Page;
@@ -28,122 +25,20 @@ use granule::arch::Page16K;
 #[cfg(page_64k)]
 use granule::arch::Page64K;
 use granule::arch::bbm::BbmLevel;
-use granule::arch::tlbi::{Invalidation, TlbCapabilities, TlbiOp, TlbiScope};
-use granule::arch::{
-    Attributes, Dispatch, Geometry, PageSize, PhysicalAddress, Regime, VirtualAddress,
-};
-use granule::hw::Hardware;
+use granule::arch::tlbi::{Invalidation, TlbiScope};
+use granule::arch::{Attributes, Dispatch, Geometry, PageSize, PhysicalAddress, VirtualAddress};
 use granule::linear::{self, Arena};
 use granule::table::{
-    self, Counted, Counters, DirectMapped, Entry, Environment, Holes, Leaves, Live, Mapping,
-    Merged, PageTables, PermissionChange, Piece, TableAllocator, TableError, TlbOps, Visit,
+    self, Entry, Holes, Leaves, Live, Mapping, Merged, PageTables, PermissionChange, Piece,
+    Reservation, TableEnvironment, TableError, Visit,
 };
 #[cfg(feature = "test-image")]
-use granule::{
-    arch::Descriptor,
-    table::{TableMemory, Visibility},
-};
+use granule::{arch::Descriptor, table::Visibility};
 use granule_kcore::sizes;
-use granule_trace::recorder::{Sink, Traced};
-
-/// Where the TLB is invalidated before an operation returns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flush {
-    /// On all CPUs.
-    Now,
-    /// On all CPUs, but not for leaves ([`PageTables::defer_tlbi`]). The caller invalidates those
-    /// ([`Tree::flush`]) before it relies on the change. `mm::kernel_tables` treats this as
-    /// [`Now`](Self::Now) where large leaves may not be split live.
-    Later,
-    /// All of this CPU's TLB, and no other CPU's.
-    #[cfg(feature = "test-image")]
-    ThisCpu,
-    /// On no CPU.
-    #[cfg(feature = "test-image")]
-    NoCpu,
-}
-
-impl Flush {
-    /// Whether an operation uses the barriers and TLBIs that the library chooses.
-    const fn is_on_all_cpus(self) -> bool {
-        matches!(self, Self::Now | Self::Later)
-    }
-}
-
-/// Barriers and TLBIs. A self-test can reduce them.
-pub(crate) struct DeferrableTlbOps<T> {
-    inner: T,
-    flush: Flush,
-}
-
-impl<T: TlbOps> DeferrableTlbOps<Traced<T, Recorder>> {
-    /// All barriers and TLBIs, on all CPUs, for a caller that has checked that nothing is recorded.
-    pub(super) const fn unrecorded(&mut self) -> &mut T {
-        self.inner.inner_mut()
-    }
-}
-
-impl<T: TlbOps> TlbOps for DeferrableTlbOps<T> {
-    fn capabilities(&self) -> &TlbCapabilities {
-        self.inner.capabilities()
-    }
-    fn dsb_ishst(&mut self) {
-        if self.flush.is_on_all_cpus() {
-            self.inner.dsb_ishst();
-        }
-    }
-    fn dsb_ish(&mut self) {
-        if self.flush.is_on_all_cpus() {
-            self.inner.dsb_ish();
-        }
-    }
-    fn isb(&mut self) {
-        if self.flush.is_on_all_cpus() {
-            self.inner.isb();
-        }
-    }
-    fn tlbi(&mut self, regime: Regime, op: TlbiOp) {
-        match self.flush {
-            Flush::Now | Flush::Later => self.inner.tlbi(regime, op),
-            #[cfg(feature = "test-image")]
-            Flush::ThisCpu => bring_up::tlbi_vmalle1_local(),
-            #[cfg(feature = "test-image")]
-            Flush::NoCpu => {}
-        }
-    }
-}
-
-/// The environment of the kernel's tables. One type serves every caller.
-pub(crate) type KernelEnvironment<'a> = Environment<
-    Traced<Counted<'a, Hooked>, Recorder>,
-    Traced<Counted<'a, KernelTableAllocator<'a>>, Recorder>,
-    DeferrableTlbOps<Traced<Counted<'a, Hardware>, Recorder>>,
->;
+use granule_trace::recorder::Sink;
 
 /// The tables of one page size.
 type Walker<'a, P> = PageTables<P, KernelEnvironment<'a>>;
-
-/// The environment of tables with this page size.
-pub(crate) fn environment<'a>(
-    page_size: PageSize,
-    capabilities: TlbCapabilities,
-    phys_to_virt: KernelPhysToVirt,
-    counters: &'a Counters,
-    allocator: KernelTableAllocator<'a>,
-    flush: Flush,
-) -> KernelEnvironment<'a> {
-    let sink = Recorder::new(page_size.bytes());
-    let memory = Hooked(DirectMapped(phys_to_virt));
-    let hardware = Traced::new(Counted::new(Hardware::new(capabilities), counters), sink);
-    Environment {
-        memory: Traced::new(Counted::new(memory, counters), sink),
-        allocator: Traced::new(Counted::new(allocator, counters), sink),
-        tlb: DeferrableTlbOps {
-            inner: hardware,
-            flush,
-        },
-    }
-}
 
 /// The closure that [`Tree`] calls for each entry of a visit.
 type Visitor<'a> = dyn FnMut(&Entry) -> ControlFlow<(), Visit> + 'a;
@@ -293,7 +188,7 @@ trait Relies {
 
 impl<P: Page> Relies for Walker<'_, P> {
     fn assume_empty(&self, start: VirtualAddress, bytes: u64) {
-        if self.environment().tlb.flush == Flush::Now {
+        if self.environment().flush() == Flush::Now {
             Recorder::new(P::SIZE.bytes()).assume_visible(start, bytes);
         }
     }
@@ -365,7 +260,7 @@ impl<P: Page> Tree for Walker<'_, P> {
     }
     fn reserve(&mut self, tables: usize) -> bool {
         // SAFETY: a reservation changes no table.
-        unsafe { self.environment_mut() }.reserve(tables)
+        unsafe { self.environment_mut() }.reserve(tables) == Reservation::Granted
     }
     fn arena(&mut self) -> Option<&mut Arena<KernelPhysToVirt>> {
         // SAFETY: the callers only extend the arena and read its state.
@@ -412,7 +307,10 @@ fn flush(
         asid: None,
         level: None,
     };
-    table::invalidate(environment, geometry, &what);
+    let can = environment.capabilities();
+    table::invalidate(&what, geometry, can, |instruction| {
+        environment.invalidate(instruction)
+    });
 }
 
 /// Opened tables of the page size chosen at boot.

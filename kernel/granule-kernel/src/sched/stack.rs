@@ -24,7 +24,7 @@
 
 use super::MOST_TASKS;
 use super::hook::STACKS;
-use crate::mm::walker::Flush;
+use crate::mm::environment::Flush;
 use crate::mm::{kernel_tables, pages, sized};
 use granule::arch::{Attributes, PageSize, Permissions, PhysicalAddress, VirtualAddress};
 use granule::table::Leaves;

@@ -22,11 +22,12 @@ use crate::percpu::{self, Local, PerCpu, per_cpu};
 use crate::trace::bring_up;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use granule::arch::{Attributes, Permissions, VirtualAddress};
-use granule::table::{Counters, Leaves, TableAllocator, TableError};
+use granule::table::{Leaves, TableError};
 use granule_kcore::cpus::set::CpuSet;
 use granule_kcore::frames::tables::Tables;
 use granule_kcore::layout;
 use granule_kcore::parameters::Parameters;
+use granule_trace::recorder::Counters;
 
 /// Rounds of calls by one CPU, times the number of CPUs: an emulator with fewer threads than CPUs needs that
 /// many turns of its scheduler for a round.
@@ -216,7 +217,7 @@ fn park(request: &Request<'_>) -> Result<(), TableError> {
     let mut frames = unsafe { Tables::new(Pages) };
     let mut allocate = || {
         let exhausted = TableError::OutOfTables { needed: 1 };
-        Ok(frames.allocate(1).ok_or(exhausted)?.first.0)
+        Ok(frames.allocate_run(1).ok_or(exhausted)?.first.0)
     };
     let pages = [allocate()?, allocate()?];
     for (number, page) in (0..).zip(pages) {

@@ -26,9 +26,10 @@ use crate::percpu;
 use core::arch::asm;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use granule::arch::{PhysicalAddress, VirtualAddress};
-use granule::table::{Counters, PermissionChange, TableError};
+use granule::table::{PermissionChange, TableError};
 use granule_kcore::cpus::set::CpuSet;
 use granule_kcore::parameters::Parameters;
+use granule_trace::recorder::Counters;
 use stacks::{on_stack, wait_on_stack};
 use test_memory::{PAGE_AT, TestMemory, read, seen_in, write};
 

@@ -8,18 +8,20 @@ use crate::kexec::hook::KexecHook;
 use crate::kexec::loaded::Loaded;
 use crate::kexec::pages::{self, Held, page_bytes};
 use crate::kexec::verify_tables::Use;
+use crate::mm::environment::{Flush, KernelEnvironment};
 use crate::mm::kernel_tables::{self, Kernel};
 use crate::mm::pages::NoMemory;
 use crate::mm::phys_to_virt::KernelPhysToVirt;
 use crate::mm::table_allocator::KernelTableAllocator;
-use crate::mm::walker::{self, Flush};
+use crate::mm::walker;
 use core::ops::ControlFlow;
 use granule::arch::{Descriptor, Kind, VirtualAddress};
-use granule::table::{Counters, Leaves, Visit};
+use granule::table::{Leaves, Visit};
 use granule_kcore::kexec::handoff_note::NAMES;
 use granule_kcore::kexec::test_words::TestWords;
 use granule_kcore::parameters::Parameters;
 use granule_kexec::{ListMemory, PhysRange, RelocationList, verify};
+use granule_trace::recorder::Counters;
 
 /// AP\[2\] of a descriptor.
 const READ_ONLY: u64 = 1 << 7;
@@ -107,7 +109,7 @@ fn spoil(kernel: &Kernel, loaded: &Loaded, words: &TestWords) {
     let allocator = KernelTableAllocator::Pages(kernel_tables::table_pages(kernel));
     // SAFETY: the tables are pages of the page allocator, which the linear map covers.
     let phys_to_virt = unsafe { KernelPhysToVirt::linear(kernel.placement.distance()) };
-    let environment = walker::environment(
+    let environment = KernelEnvironment::new(
         upper.page_size(),
         kernel.capabilities,
         phys_to_virt,

@@ -10,16 +10,16 @@ use crate::cpu::identity;
 use crate::fatal::refuse;
 use crate::handover::{BootRoots, Handover};
 use crate::mm::early_tables::EarlyTables;
+use crate::mm::environment::{Flush, KernelEnvironment};
 use crate::mm::map::Request;
 use crate::mm::table_allocator::KernelTableAllocator;
-use crate::mm::walker::{self, Flush};
+use crate::mm::walker;
 use core::ops::Range;
 use granule::arch::registers::Ttbr;
 use granule::arch::{Attributes, Descriptor, Kind, Permissions, PhysicalAddress, VirtualAddress};
-use granule::table::{
-    Counters, Leaves, TableAllocator, TableError, TableMemory, TlbOps, Visibility, Visit,
-};
+use granule::table::{Leaves, Maintenance, TableEnvironment, TableError, Visibility, Visit};
 use granule_kcore::devicetree::memory::Memory;
+use granule_trace::recorder::Counters;
 
 /// Adds the pages of `writable`, addresses in the image, to the identity map, and makes the empty root.
 pub(super) fn prepare(
@@ -34,7 +34,7 @@ pub(super) fn prepare(
     let lower = roots.lower;
     let allocator = KernelTableAllocator::Early(EarlyTables::new(memory, bytes));
     let counters = Counters::new();
-    let mut environment = walker::environment(
+    let mut environment = KernelEnvironment::new(
         size,
         request.capabilities,
         request.phys_to_virt,
@@ -43,7 +43,7 @@ pub(super) fn prepare(
         Flush::Now,
     );
     let exhausted = TableError::OutOfTables { needed: 1 };
-    let empty = environment.allocate(1).ok_or(exhausted)?.first;
+    let empty = environment.allocate().ok_or(exhausted)?;
     // SAFETY: the page was just allocated for a table and is not in use yet.
     unsafe {
         environment.fill(
@@ -55,7 +55,7 @@ pub(super) fn prepare(
             Visibility::Private,
         );
     }
-    environment.dsb_ishst();
+    environment.invalidate(Maintenance::DsbIshst);
     // SAFETY: the page is an empty root table, which never changes.
     let empty_root = unsafe { Ttbr::from_root(&lower, empty, 0) };
     identity::set(

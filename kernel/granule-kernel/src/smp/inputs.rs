@@ -9,10 +9,11 @@ use crate::mm::walker::Opened;
 use crate::percpu::PerCpu;
 use core::fmt;
 use granule::arch::errata::Errata;
-use granule::table::{Counters, Piece, TableError};
+use granule::table::{Piece, TableError};
 use granule_kcore::devicetree::intc::ControllerError;
 use granule_kcore::devicetree::memory::Memory;
 use granule_kcore::parameters::Parameters;
+use granule_trace::recorder::Counters;
 
 /// Why no other CPU can be used, or why one CPU cannot.
 #[derive(Debug)]

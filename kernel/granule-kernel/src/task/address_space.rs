@@ -13,7 +13,7 @@ use super::file_cache;
 use super::frames::{Ground, UserMemory};
 use super::owned::{self, Array, Boxed};
 use super::platform;
-use super::space_environment::{Plain, PlainSized, Recorded, SpaceKind};
+use super::space_environment::{Plain, PlainSized, ProgramTables, Recorded, SpaceKind};
 use crate::lock::{Lock, UnmaskedLock};
 use crate::mm::kernel_tables;
 use crate::mm::sized_tables::SizedTables;
@@ -27,10 +27,9 @@ use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use granule::arch::Page;
 use granule::arch::registers::{Tcr, Ttbr};
 use granule::arch::{Dispatch, PageSize, PhysicalAddress, VirtualAddress};
-use granule::hw::Hardware;
 use granule::space::asid::{AsidCpu, AsidMap, Asids, SpaceAsid};
 use granule::space::{Access, Advice, Fault, Rights, Space, SpaceError, Stats, Vmas, asid};
-use granule::table::{DirectMapped, Environment, Offset, TableError};
+use granule::table::{Offset, TableError};
 use granule_kcore::cpus::MOST_CPUS;
 use granule_kcore::sizes;
 use granule_trace::recorder::Sink;
@@ -163,16 +162,16 @@ fn try_make<P: Page, E: SpaceKind>() -> Option<Boxed<Shared<Typed<P, E>>>> {
         owned::use_pieces();
     }
     // SAFETY: every table is a frame of the page allocator, which the linear map maps writable.
-    let memory = DirectMapped(unsafe { Offset::new(kernel.placement.distance()) });
+    let memory = unsafe { Offset::new(kernel.placement.distance()) };
     // SAFETY: the page allocator has all frames that the boot did not keep, and the linear map
     // covers them.
-    let allocator = unsafe { SizedTables::new(kernel, P::SIZE) };
-    let parts = Environment {
+    let pages = unsafe { SizedTables::new(kernel, P::SIZE) };
+    let plain = ProgramTables {
         memory,
-        allocator,
-        tlb: Hardware::new(platform.capabilities),
+        pages,
+        capabilities: platform.capabilities,
     };
-    let environment = E::environment(parts, P::SIZE.bytes());
+    let environment = E::environment(plain, P::SIZE.bytes());
     // SAFETY: the drop of `Typed` drops the space first.
     let mut nodes = unsafe { AreaNodes::new() };
     let first = nodes.first()?;
@@ -350,7 +349,7 @@ impl<P: Page, E: SpaceKind> Tables for Typed<P, E> {
     }
     fn publish(&mut self) -> Option<Ttbr> {
         let space = self.space.as_mut()?;
-        // SAFETY: the TLBIs of `Hardware` reach all CPUs, and the settings are common to them.
+        // SAFETY: the TLBIs reach all CPUs, and the settings are common to them.
         unsafe { space.make_live() };
         // Completes the stores to the tables before any CPU gets the root in its TTBR0.
         bring_up::dsb_ishst();

@@ -15,24 +15,47 @@ use granule::arch::{
     VaRange, VirtualAddress,
 };
 use granule::table::{
-    DirectMapped, EmptyTables, Environment, FreedTable, Holes, Leaves, Live, NoCpu, Offset,
-    PageTables, PermissionChange, Stage, Stage1, Stage2, Stage2PermissionChange, TableAllocator,
-    TableRun, TlbOps,
+    EmptyTables, FreedTable, Holes, Leaves, Live, Maintenance, PageTables, PermissionChange,
+    Reservation, Stage, Stage1, Stage2, Stage2PermissionChange, TableEnvironment, TableRun,
 };
 
-/// Pages from the arena.
-struct Pages<P>(PhantomData<P>);
+/// Tables at their own addresses, with pages from the arena.
+struct Pages<P, S>(PhantomData<(P, S)>);
 
 // SAFETY: the arena hands out aligned pages of this size that nobody else uses until it is reset, and the trees
-// are forgotten before that; their addresses are the host's, below 2^48.
-unsafe impl<P: Page> TableAllocator for Pages<P> {
+// are forgotten before that; their addresses are the host's, below 2^48. No CPU walks the tables.
+unsafe impl<P: Page, S: Translation> TableEnvironment for Pages<P, S> {
     #[inline(always)]
-    fn reserve(&mut self, tables: usize) -> bool {
-        arena::left() >= tables as u64 * P::SIZE.bytes()
+    fn reach(&self, table: PhysicalAddress) -> *mut u64 {
+        core::ptr::with_exposed_provenance_mut(table.0 as usize)
     }
 
     #[inline(always)]
-    fn allocate(&mut self, most: usize) -> Option<TableRun> {
+    fn allocate(&mut self) -> Option<PhysicalAddress> {
+        self.allocate_run(1).map(|run| run.first)
+    }
+
+    #[inline(always)]
+    fn invalidate(&mut self, instruction: Maintenance) {
+        S::issue(instruction);
+    }
+
+    #[inline(always)]
+    fn capabilities(&self) -> TlbCapabilities {
+        TlbCapabilities::BASIC.range(true).level_hint(true)
+    }
+
+    #[inline(always)]
+    fn reserve(&mut self, tables: usize) -> Reservation {
+        if arena::left() >= tables as u64 * P::SIZE.bytes() {
+            Reservation::Granted
+        } else {
+            Reservation::Refused
+        }
+    }
+
+    #[inline(always)]
+    fn allocate_run(&mut self, most: usize) -> Option<TableRun> {
         let (first, count) = arena::take_tables(most as u64, P::SIZE.bytes())?;
         Some(TableRun {
             first: PhysicalAddress(first),
@@ -46,8 +69,6 @@ unsafe impl<P: Page> TableAllocator for Pages<P> {
 
 /// A stage of translation, as the benchmark uses it.
 pub(super) trait Translation: Stage {
-    type Tlb: TlbOps;
-
     const READ_WRITE: Self::Attributes;
     const READ_ONLY: Self::PermissionChange;
     /// The names of [`Plain`](Variant::Plain) and [`Keep`](Variant::Keep), and the same of live tables.
@@ -55,7 +76,7 @@ pub(super) trait Translation: Stage {
     /// Whether other crates have it too.
     const IS_SHARED: bool;
 
-    fn tlb(capabilities: TlbCapabilities) -> Self::Tlb;
+    fn issue(instruction: Maintenance);
     /// Returns the shape of an address space of 48 bits.
     fn geometry(cpu: &CpuFeatures, page: PageSize) -> Result<Self::Geometry>;
     fn at(address: u64) -> Self::Input;
@@ -63,13 +84,6 @@ pub(super) trait Translation: Stage {
 }
 
 impl Translation for Stage1 {
-    /// A user program can issue neither TLBIs nor the barriers of a kernel; on a bare machine the
-    /// live rows issue what they would in a kernel, as aarch64-paging's do.
-    #[cfg(not(all(target_arch = "aarch64", target_os = "none")))]
-    type Tlb = NoCpu;
-    #[cfg(all(target_arch = "aarch64", target_os = "none"))]
-    type Tlb = granule::hw::Hardware;
-
     const READ_WRITE: Attributes = Attributes::normal(Permissions::READ_WRITE);
     const READ_ONLY: PermissionChange = PermissionChange::NONE.writable(false);
     const NAMES: [[&'static str; 2]; 2] = [
@@ -78,14 +92,14 @@ impl Translation for Stage1 {
     ];
     const IS_SHARED: bool = true;
 
-    #[cfg(not(all(target_arch = "aarch64", target_os = "none")))]
-    fn tlb(capabilities: TlbCapabilities) -> NoCpu {
-        NoCpu(capabilities)
-    }
-
-    #[cfg(all(target_arch = "aarch64", target_os = "none"))]
-    fn tlb(capabilities: TlbCapabilities) -> granule::hw::Hardware {
-        granule::hw::Hardware::new(capabilities)
+    /// A user program can issue neither TLBIs nor the barriers of a kernel; on a bare machine the
+    /// live rows issue what they would in a kernel, as aarch64-paging's do.
+    #[inline(always)]
+    fn issue(instruction: Maintenance) {
+        #[cfg(all(target_arch = "aarch64", target_os = "none"))]
+        granule::hw::issue(instruction);
+        #[cfg(not(all(target_arch = "aarch64", target_os = "none")))]
+        let _ = instruction;
     }
 
     fn geometry(cpu: &CpuFeatures, page: PageSize) -> Result<Geometry> {
@@ -104,9 +118,6 @@ impl Translation for Stage1 {
 }
 
 impl Translation for Stage2 {
-    /// TLBIs of stage 2 are for EL2, where the program that counts does not run.
-    type Tlb = NoCpu;
-
     const READ_WRITE: Stage2Attributes = Stage2Attributes::normal(Stage2Permissions::READ_WRITE);
     const READ_ONLY: Stage2PermissionChange = Stage2PermissionChange::NONE.writable(false);
     const NAMES: [[&'static str; 2]; 2] = [
@@ -118,9 +129,9 @@ impl Translation for Stage2 {
     ];
     const IS_SHARED: bool = false;
 
-    fn tlb(capabilities: TlbCapabilities) -> NoCpu {
-        NoCpu(capabilities)
-    }
+    /// TLBIs of stage 2 are for EL2, where the program that counts does not run.
+    #[inline(always)]
+    fn issue(_: Maintenance) {}
 
     fn geometry(cpu: &CpuFeatures, page: PageSize) -> Result<Stage2Geometry> {
         Ok(Stage2Geometry::new(cpu, page, 48)?)
@@ -137,8 +148,7 @@ impl Translation for Stage2 {
 }
 
 /// No CPU walks these tables.
-type Tree<P, S> =
-    PageTables<P, Environment<DirectMapped<Offset>, Pages<P>, <S as Translation>::Tlb>, S>;
+type Tree<P, S> = PageTables<P, Pages<P, S>, S>;
 
 /// A tree as the benchmark uses it.
 enum Held<P: Page, S: Translation> {
@@ -202,14 +212,7 @@ impl<P: Page, S: Translation> Granule<P, S> {
     /// Makes the job's trees.
     fn make(&mut self, job: &Job) -> Result<()> {
         for _ in 0..job.trees {
-            // SAFETY: tables are at their addresses, in this program's own memory.
-            let offset = unsafe { Offset::new(0) };
-            let environment = Environment {
-                memory: DirectMapped(offset),
-                allocator: Pages(PhantomData),
-                tlb: S::tlb(TlbCapabilities::BASIC.range(true).level_hint(true)),
-            };
-            let tree = Tree::<P, S>::new(self.geometry, environment)?;
+            let tree = Tree::<P, S>::new(self.geometry, Pages(PhantomData))?;
             self.trees.push(if self.live {
                 // SAFETY: no CPU walks the tables in spite of the call.
                 Held::Live(unsafe { tree.make_live() })

@@ -5,16 +5,16 @@
 
 use std::collections::HashMap;
 
-use granule::arch::tlbi::{Invalidation, TlbCapabilities, TlbiOp, TlbiScope};
-use granule::arch::{
-    Descriptor, Dispatch, Geometry, Level, Page, PhysicalAddress, Regime, VirtualAddress,
-};
+use granule::arch::tlbi::{Invalidation, TlbCapabilities, TlbiScope};
+use granule::arch::{Descriptor, Dispatch, Geometry, Level, Page, PhysicalAddress, VirtualAddress};
+use granule::forward;
 use granule::linear::fixmap::{Entries, FixmapBuilder, FixmapSlots, Slot};
-use granule::linear::{self, Arena, Barriers, Published};
+use granule::linear::{self, Arena, Barriers, HasArena, Published};
 use granule::table::{
-    Counted, Counters, Environment, FreedTable, Live, NoCpu, Offset, PageTables, Piece,
-    TableAllocator, TableError, TableMemory, TableRun, TlbOps, Visibility, invalidate, publish,
+    Live, Maintenance, Offset, PageTables, Piece, Reservation, TableEnvironment, TableError,
+    TablePages, Visibility, invalidate, publish,
 };
+use granule_trace::recorder::{Counted, Counters};
 
 use super::Cost;
 
@@ -49,15 +49,17 @@ impl Dispatch for Direct<'_> {
             unsafe { arena.extend(start, PhysicalAddress(top)) };
         }
         let counters = Counters::new();
-        let parts = Environment {
-            memory: Counted::new(Tables::new(root, P::SIZE.entries()), &counters),
-            allocator: Counted::new(arena, &counters),
-            tlb: Counted::new(NoCpu(self.capabilities), &counters),
+        let tables = Tables {
+            entries: P::SIZE.entries(),
+            tables: HashMap::from([(root.0, Table::Run(0, 0))]),
+            arena,
+            capabilities: self.capabilities,
         };
+        let environment = Counted::new(tables, &counters);
         // SAFETY: the root is an empty table of `Tables`, as are all that follow; no CPU walks them. They count as
         // live only so that barriers are counted.
         let mut tables =
-            unsafe { Live::<PageTables<P, _>>::from_root(root, self.geometry, parts)? };
+            unsafe { Live::<PageTables<P, _>>::from_root(root, self.geometry, environment)? };
         // SAFETY: no CPU walks the tables, and `Tables` reaches every one of them, mapped or not.
         unsafe { linear::create(tables.changes(), self.pieces)? };
         Ok(Cost {
@@ -78,16 +80,11 @@ enum Table {
 struct Tables {
     entries: usize,
     tables: HashMap<u64, Table>,
+    arena: Arena<Offset>,
+    capabilities: TlbCapabilities,
 }
 
 impl Tables {
-    fn new(root: PhysicalAddress, entries: usize) -> Self {
-        Self {
-            entries,
-            tables: HashMap::from([(root.0, Table::Run(0, 0))]),
-        }
-    }
-
     fn each(&mut self, table: PhysicalAddress) -> &mut [u64] {
         let entries = self.entries as u64;
         let table = self.tables.entry(table.0).or_insert(Table::Run(0, 0));
@@ -102,8 +99,16 @@ impl Tables {
     }
 }
 
-// SAFETY: no memory is touched but the map's own.
-unsafe impl TableMemory for Tables {
+// SAFETY: no memory is touched but the map's own, and no CPU walks the tables.
+unsafe impl TableEnvironment for Tables {
+    const BY_POINTER: bool = false;
+
+    forward!(self.arena: reach allocate free invalidate pages reserve allocate_run allocate_aligned);
+
+    fn capabilities(&self) -> TlbCapabilities {
+        self.capabilities
+    }
+
     unsafe fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor {
         Descriptor(match self.tables.get(&table.0) {
             Some(Table::Run(first, step)) => first.wrapping_add(step.wrapping_mul(index as u64)),
@@ -142,6 +147,14 @@ unsafe impl TableMemory for Tables {
             *entry = value;
             value = value.wrapping_add(step);
         }
+    }
+}
+
+// SAFETY: all pages come from the arena.
+unsafe impl HasArena for Tables {
+    type Memory = Offset;
+    fn arena(&mut self) -> Option<&mut Arena<Offset>> {
+        Some(&mut self.arena)
     }
 }
 
@@ -207,7 +220,8 @@ impl Slots {
             asid: None,
             level: Some(Level::L3),
         };
-        invalidate(self, &geometry, &what);
+        let can = self.capabilities;
+        invalidate(&what, &geometry, can, |instruction| self.issue(instruction));
     }
 }
 
@@ -215,6 +229,38 @@ impl Slots {
 unsafe impl FixmapSlots for Slots {
     fn geometry(&self) -> &Geometry {
         &self.geometry
+    }
+
+    fn pages(&self) -> Option<TablePages> {
+        None
+    }
+
+    fn reserve(&mut self, _tables: usize) -> Reservation {
+        Reservation::Granted
+    }
+
+    fn allocate(&mut self) -> Option<PhysicalAddress> {
+        let page = PhysicalAddress(self.next);
+        self.next += self.geometry.page_size().bytes();
+        self.cost.counts.tables += 1;
+        Some(page)
+    }
+
+    fn issue(&mut self, instruction: Maintenance) {
+        let Cost { counts, waits, .. } = &mut self.cost;
+        match instruction {
+            Maintenance::DsbIshst => counts.dsb += 1,
+            Maintenance::DsbIsh => {
+                counts.dsb += 1;
+                *waits += u64::from(self.in_flight);
+                self.in_flight = false;
+            }
+            Maintenance::Isb => counts.isb += 1,
+            Maintenance::Tlbi(..) => {
+                counts.tlbi += 1;
+                self.in_flight = true;
+            }
+        }
     }
 
     fn address(&self, _slot: Slot) -> VirtualAddress {
@@ -226,7 +272,7 @@ unsafe impl FixmapSlots for Slots {
             *mapped = table;
         }
         self.cost.counts.stores += 1;
-        publish(self);
+        publish(|instruction| self.issue(instruction));
     }
 
     fn close(&mut self, _slot: Slot) {
@@ -256,49 +302,8 @@ unsafe impl FixmapSlots for Slots {
     unsafe fn write(&mut self, _slot: Slot, entries: &Entries) -> usize {
         self.cost.counts.stores += entries.count as u64;
         if entries.barriers {
-            (0..entries.count).for_each(|_| publish(self));
+            (0..entries.count).for_each(|_| publish(|instruction| self.issue(instruction)));
         }
         entries.count
-    }
-}
-
-// SAFETY: each page is given out once.
-unsafe impl TableAllocator for Slots {
-    fn reserve(&mut self, _tables: usize) -> bool {
-        true
-    }
-
-    fn allocate(&mut self, _most: usize) -> Option<TableRun> {
-        let first = PhysicalAddress(self.next);
-        self.next += self.geometry.page_size().bytes();
-        self.cost.counts.tables += 1;
-        Some(TableRun { first, count: 1 })
-    }
-
-    fn free(&mut self, _table: FreedTable) {}
-}
-
-impl TlbOps for Slots {
-    fn capabilities(&self) -> &TlbCapabilities {
-        &self.capabilities
-    }
-
-    fn dsb_ishst(&mut self) {
-        self.cost.counts.dsb += 1;
-    }
-
-    fn dsb_ish(&mut self) {
-        self.cost.counts.dsb += 1;
-        self.cost.waits += u64::from(self.in_flight);
-        self.in_flight = false;
-    }
-
-    fn isb(&mut self) {
-        self.cost.counts.isb += 1;
-    }
-
-    fn tlbi(&mut self, _regime: Regime, _op: TlbiOp) {
-        self.cost.counts.tlbi += 1;
-        self.in_flight = true;
     }
 }

@@ -12,7 +12,7 @@ pub mod machine;
 mod periodic;
 pub mod published;
 
-use granule::table::Counts;
+use granule_trace::recorder::Counts;
 
 pub use job::Job;
 pub use machine::CostModel;

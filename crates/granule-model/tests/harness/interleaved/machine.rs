@@ -1,9 +1,10 @@
 //! The machine: one event at a time, in an order that the scheduler chooses, and table pages on it.
 
-use crate::environment::{Cpu, Gate, Memory};
+use crate::environment::{Cpu, Gate};
 use granule::arch::PhysicalAddress;
 use granule::arch::tlbi::TlbCapabilities;
-use granule::table::{Environment, FreedTable, TableAllocator, TableRun};
+use granule::forward;
+use granule::table::{FreedTable, Reservation, TableEnvironment};
 use granule_model::{Config, Event, Model};
 use shuttle::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -30,7 +31,7 @@ impl World {
     }
 }
 
-/// The environment of a tree's tables. Clones are of one tree, and so of the CPU that has its
+/// The way to the world for a tree's tables. Clones are of one tree, and so of the CPU that has its
 /// lock.
 #[derive(Clone)]
 pub(crate) struct Machine {
@@ -59,19 +60,23 @@ impl Machine {
     }
 
     /// All that a tree stands on.
-    pub(crate) fn parts(&self) -> TableEnvironment {
-        Environment {
-            memory: Memory(self.clone()),
-            allocator: self.clone(),
-            tlb: Cpu {
-                world: self.clone(),
-                can: self.can,
-            },
-        }
+    pub(crate) fn parts(&self) -> Environment {
+        Environment(Cpu {
+            world: self.clone(),
+            can: self.can,
+        })
     }
 }
 
-pub(crate) type TableEnvironment = Environment<Memory<Machine>, Machine, Cpu<Machine>>;
+/// The environment of a tree's tables.
+pub(crate) struct Environment(Cpu<Machine>);
+
+impl Environment {
+    /// From now on it is this CPU.
+    pub(crate) fn on(&self, cpu: u32) {
+        self.0.world.on(cpu);
+    }
+}
 
 impl Gate for Machine {
     fn on(&self, cpu: u32) {
@@ -98,16 +103,20 @@ impl Gate for Machine {
 }
 
 // The list of pages is the world's, so that others run between taking a page and the event of it,
-// and between two trees that take one; the harness's allocator is one tree's at a time.
+// and between two trees that take one; the harness's pages are one tree's at a time.
 //
 // SAFETY: pages come from a counter or were freed, so nobody else has them.
-unsafe impl TableAllocator for Machine {
-    fn reserve(&mut self, _: usize) -> bool {
-        true
+unsafe impl TableEnvironment for Environment {
+    forward!(self.0: reach load find_unlike store exchange fill update update_alike);
+    forward!(self.0: capabilities invalidate);
+
+    fn reserve(&mut self, _: usize) -> Reservation {
+        Reservation::Granted
     }
 
-    fn allocate(&mut self, _: usize) -> Option<TableRun> {
-        let mut world = self.world.lock().unwrap();
+    fn allocate(&mut self) -> Option<PhysicalAddress> {
+        let machine = &self.0.world;
+        let mut world = machine.world.lock().unwrap();
         let address = match world.free.pop() {
             Some(page) => page,
             None => {
@@ -117,23 +126,21 @@ unsafe impl TableAllocator for Machine {
         };
         drop(world);
         let bytes = PAGE;
-        self.event(Event::Obtained {
+        machine.event(Event::Obtained {
             start: address,
             bytes,
         });
-        Some(TableRun {
-            first: PhysicalAddress(address),
-            count: 1,
-        })
+        Some(PhysicalAddress(address))
     }
 
     fn free(&mut self, table: FreedTable) {
+        let machine = &self.0.world;
         let (address, bytes) = (table.address().0, PAGE);
-        self.event(Event::Freed {
+        machine.event(Event::Freed {
             start: address,
             bytes,
         });
         // The page freed last is used first, by whichever CPU is next.
-        self.world.lock().unwrap().free.push(address);
+        machine.world.lock().unwrap().free.push(address);
     }
 }

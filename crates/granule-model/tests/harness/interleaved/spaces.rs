@@ -8,7 +8,7 @@
 //! back, nor one that has come to be another page's since.
 
 use super::frames::Frames;
-use super::machine::{Machine, PAGE, Shared, TableEnvironment};
+use super::machine::{Environment, Machine, PAGE, Shared};
 use super::switches::Other;
 use crate::environment::{Gate, tcr, turn_on};
 use granule::arch::bbm::BbmLevel;
@@ -33,7 +33,7 @@ const FIRST: u64 = 0x4000_0000 / PAGE;
 const PAGES: u64 = 18;
 const GROUP: u64 = 16;
 
-type Tested = Space<'static, Page4K, TableEnvironment, Frames>;
+type Tested = Space<'static, Page4K, Environment, Frames>;
 
 /// The step that is left out.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -2,8 +2,8 @@
 //! are linked, unlinked, invalidated, freed and used again by the other CPU, and whatever is walked
 //! meanwhile is what one of them maps there, or nothing.
 
-use super::machine::{Machine, PAGE, Shared, TableEnvironment};
-use crate::environment::{Gate, turn_on};
+use super::machine::{Environment, Machine, PAGE, Shared};
+use crate::environment::turn_on;
 use granule::arch::{
     Attributes, CpuFeatures, Geometry, IdRegisters, Page4K, PageSize, Permissions, PhysicalAddress,
     Regime as LibraryRegime, VaRange, VirtualAddress,
@@ -44,7 +44,7 @@ impl Fault {
     }
 }
 
-type Tables = Held<Page4K, TableEnvironment>;
+type Tables = Held<Page4K, Environment>;
 
 /// 4K pages, 39 bits, the upper half.
 fn geometry(features: &CpuFeatures) -> Geometry {
@@ -95,7 +95,7 @@ fn change(cpu: u32, tables: &Mutex<Tables>, world: &Shared, geometry: &Geometry,
     let attributes = Attributes::normal(Permissions::READ_WRITE);
     let lock = || {
         let tables = tables.lock().unwrap();
-        tables.environment().allocator.on(cpu);
+        tables.environment().on(cpu);
         tables
     };
     for _ in 0..ROUNDS {

@@ -8,14 +8,16 @@ use super::loaded::{
     TREE, digest, load, segments,
 };
 use crate::bench::{Bench, capabilities};
-use crate::machine::{Machine, Memory, Pages, Shared, Tap};
+use crate::machine::{Machine, Pages, Shared, SharedPages, Tap};
 use crate::random::Random;
 use crate::shape::Shape;
 use granule::arch::registers::Tcr;
 use granule::arch::{
     Attributes, Geometry, Page, Permissions, PhysicalAddress, VaRange, VirtualAddress,
 };
-use granule::table::{Environment, FreedTable, Leaves, PageTables, TableAllocator};
+use granule::table::{
+    FreedTable, Leaves, Maintenance, PageTables, Reservation, TableEnvironment, TableRun,
+};
 use granule_kexec::steps::leave;
 use granule_kexec::{
     ListHeader, ListMemory, MemoryMap, Needs, PhysRange, Ranges, RelocationList, Segment,
@@ -138,9 +140,8 @@ impl<P: Page> Leaving<P> {
             reserved: &[],
             kept: &[],
         };
-        let mut pages = Pages::from(&world, page, LIST);
         // The list's pages are not tables, whoever gives them.
-        let mut list_pages = Quiet(&mut pages);
+        let mut list_pages = Quiet(Pages::from(&world, page, LIST));
         // SAFETY: the map of words has a place for every page.
         let list = unsafe {
             RelocationList::write(
@@ -173,14 +174,8 @@ impl<P: Page> Leaving<P> {
         } else {
             CODE
         };
-        let machine: Machine = Environment {
-            memory: Memory(Rc::clone(&world)),
-            allocator: Pages::from(&world, page, TABLES),
-            tlb: crate::machine::Cpu {
-                world: Rc::clone(&world),
-                can: capabilities(&shape),
-            },
-        };
+        let pages = Pages::from(&world, page, TABLES);
+        let machine = Machine::new(&world, pages, capabilities(&shape));
         let needs = Needs {
             cpu: shape.features(),
             upper: kernel.geometry,
@@ -357,19 +352,31 @@ impl<P: Page> Leaving<P> {
 }
 
 /// Pages that are given out without a word to the model.
-struct Quiet<'a>(&'a mut Pages);
+struct Quiet(SharedPages);
 
-// SAFETY: each page is given out once, by the counter of the pages.
-unsafe impl TableAllocator for Quiet<'_> {
-    fn reserve(&mut self, tables: usize) -> bool {
-        self.0.reserve(tables)
+// SAFETY: each page is given out once, by the counter of the pages. No tables are made of them.
+unsafe impl TableEnvironment for Quiet {
+    fn reach(&self, page: PhysicalAddress) -> *mut u64 {
+        panic!("{page} is no table")
     }
 
-    fn allocate(&mut self, most: usize) -> Option<granule::table::TableRun> {
-        self.0.take(most)
+    fn reserve(&mut self, tables: usize) -> Reservation {
+        self.0.borrow().reserve(tables)
+    }
+
+    fn allocate(&mut self) -> Option<PhysicalAddress> {
+        self.allocate_run(1).map(|run| run.first)
+    }
+
+    fn allocate_run(&mut self, most: usize) -> Option<TableRun> {
+        self.0.borrow_mut().take(most)
     }
 
     fn free(&mut self, _table: FreedTable) {}
+
+    fn invalidate(&mut self, instruction: Maintenance) {
+        panic!("{instruction:?} for pages that are no tables")
+    }
 }
 
 /// A program runs in the lower half, and has something else where the relocation code will be.
@@ -383,15 +390,9 @@ fn run_a_program<P: Page>(kernel: &Bench<P>) -> u64 {
         panic!("{lower:?}");
     };
     let page = P::SIZE.bytes();
-    let parts = Environment {
-        memory: Memory(Rc::clone(&kernel.world)),
-        allocator: Pages::from(&kernel.world, page, 0x5000_0000),
-        tlb: crate::machine::Cpu {
-            world: Rc::clone(&kernel.world),
-            can: capabilities(&kernel.shape),
-        },
-    };
-    let mut tables = match PageTables::<P, _>::new(lower, parts) {
+    let pages = Pages::from(&kernel.world, page, 0x5000_0000);
+    let machine = Machine::new(&kernel.world, pages, capabilities(&kernel.shape));
+    let mut tables = match PageTables::<P, _>::new(lower, machine) {
         Ok(tables) => tables,
         Err(why) => panic!("{why}"),
     };

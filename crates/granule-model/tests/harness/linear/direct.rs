@@ -2,43 +2,51 @@
 
 use super::{RAM, check, pieces, shown};
 use crate::bench::{capabilities, model, turn_on};
-use crate::machine::{Cpu, Memory, Shared, TABLES, World};
+use crate::machine::{Cpu, Shared, TABLES, World};
 use crate::shape::Shape;
 use granule::arch::{Geometry, Page, Page4K, Page16K, Page64K, PhysicalAddress};
+use granule::forward;
 use granule::linear::LeafStats;
 use granule::linear::{self, Arena, HasArena};
-use granule::table::{Environment, FreedTable, Leaves, PageTables, TableAllocator, TableRun};
+use granule::table::{FreedTable, Leaves, PageTables, Reservation, TableEnvironment, TableRun};
 use granule_model::{Access, Event, Outcome};
 use granule_testing::held::Held;
 use granule_testing::host::NothingFreed;
 use std::rc::Rc;
 
-/// The arena's pages, which the linear map shows by the time they are given out.
-pub(super) struct ArenaPages {
+/// An arena, whose pages the linear map shows by the time they are given out.
+pub(super) struct WithArena {
     arena: Arena<NothingFreed>,
-    world: Shared,
+    cpu: Cpu<Shared>,
     geometry: Geometry,
 }
 
 // SAFETY: all pages come from `arena`.
-unsafe impl HasArena for ArenaPages {
+unsafe impl HasArena for WithArena {
     type Memory = NothingFreed;
     fn arena(&mut self) -> Option<&mut Arena<NothingFreed>> {
         Some(&mut self.arena)
     }
 }
 
-// SAFETY: the arena gives each page out once.
-unsafe impl TableAllocator for ArenaPages {
-    fn reserve(&mut self, tables: usize) -> bool {
+// SAFETY: the arena gives each page out once, and the CPU reaches the model's memory.
+unsafe impl TableEnvironment for WithArena {
+    forward!(self.cpu: reach load find_unlike store exchange fill update update_alike);
+    forward!(self.cpu: capabilities invalidate);
+
+    fn reserve(&mut self, tables: usize) -> Reservation {
         self.arena.reserve(tables)
     }
 
-    fn allocate(&mut self, most: usize) -> Option<TableRun> {
-        let run = self.arena.allocate(most)?;
+    fn allocate(&mut self) -> Option<PhysicalAddress> {
+        self.allocate_run(1).map(|run| run.first)
+    }
+
+    fn allocate_run(&mut self, most: usize) -> Option<TableRun> {
+        let run = self.arena.allocate_run(most)?;
         let page = self.geometry.page_size().bytes();
         let (address, bytes) = (run.first.0, run.count as u64 * page);
-        let mut world = self.world.borrow_mut();
+        let mut world = self.cpu.world.borrow_mut();
         for table in (0..run.count as u64).map(|table| address + table * page) {
             // What is not the pool is written through the map.
             if table >= RAM {
@@ -67,11 +75,9 @@ unsafe impl TableAllocator for ArenaPages {
             start: address,
             bytes,
         };
-        self.world.borrow_mut().event(freed);
+        self.cpu.world.borrow_mut().event(freed);
     }
 }
-
-pub(super) type WithArena = Environment<Memory<Shared>, ArenaPages, Cpu<Shared>>;
 
 /// Live tables with an arena of so many pages, one of which the root takes.
 pub(super) fn with_arena<P: Page>(shape: &Shape, pool: u64) -> (Shared, Held<P, WithArena>) {
@@ -82,18 +88,14 @@ pub(super) fn with_arena<P: Page>(shape: &Shape, pool: u64) -> (Shared, Held<P, 
         PhysicalAddress(TABLES),
         PhysicalAddress(TABLES + pool * page),
     );
-    let parts = Environment {
-        memory: Memory(Rc::clone(&world)),
-        allocator: ArenaPages {
-            // SAFETY: nobody else uses the model's memory there, all of which is reached.
-            arena: unsafe { Arena::new(NothingFreed, start, end, P::SIZE) },
-            world: Rc::clone(&world),
-            geometry,
-        },
-        tlb: Cpu {
+    let parts = WithArena {
+        // SAFETY: nobody else uses the model's memory there, all of which is reached.
+        arena: unsafe { Arena::new(NothingFreed, start, end, P::SIZE) },
+        cpu: Cpu {
             world: Rc::clone(&world),
             can: capabilities(shape),
         },
+        geometry,
     };
     let tables = match PageTables::<P, _>::new(geometry, parts) {
         Ok(tables) => tables,

@@ -51,7 +51,7 @@ fn exhausted<P: Page>(shape: Shape, leaves: Leaves) -> u64 {
         let root = bench.tables.root_table();
         let before = entries(&bench.tables);
         for had in 0.. {
-            fixmap.pages.left = had;
+            fixmap.pages.borrow_mut().left = had;
             let mut builder = FixmapBuilder::<P, _>::new(strategy, Barriers::Table, &mut fixmap);
             // SAFETY: the bench's own tree, which nothing else changes; no slot stays open.
             let result = unsafe { builder.create(root, &pieces) };

@@ -3,18 +3,18 @@
 
 use super::{RAM, check, pieces, shown};
 use crate::bench::{Bench, capabilities};
-use crate::machine::{Cpu, Pages, Shared, TABLES};
+use crate::machine::{Cpu, Pages, Shared, SharedPages, TABLES};
 use crate::shape::Shape;
-use granule::arch::tlbi::{Invalidation, TlbCapabilities, TlbiOp, TlbiScope};
+use granule::arch::tlbi::{Invalidation, TlbiScope};
 use granule::arch::{
     Attributes, Descriptor, Geometry, Level, Page, Page4K, Page16K, Page64K, Permissions,
-    PhysicalAddress, Regime, VirtualAddress,
+    PhysicalAddress, VirtualAddress,
 };
 use granule::linear::fixmap::{FixmapBuilder, FixmapSlots, Slot};
 use granule::linear::{Barriers, Published, Strategy};
 use granule::table::{
-    FreedTable, Leaves, Live, PageTables, TableAllocator, TableRun, TlbOps, Visit, invalidate,
-    publish,
+    Leaves, Live, Maintenance, PageTables, Reservation, TableEnvironment, TablePages, Visit,
+    invalidate, publish,
 };
 use granule_model::{Access, Event, Outcome, Visibility};
 use std::rc::Rc;
@@ -23,7 +23,7 @@ use std::rc::Rc;
 pub(super) struct Fixmap {
     geometry: Geometry,
     cpu: Cpu<Shared>,
-    pub(super) pages: Pages,
+    pub(super) pages: SharedPages,
     /// The descriptor of the first slot, and the address that it translates.
     entries: u64,
     va: u64,
@@ -58,7 +58,10 @@ impl Fixmap {
             asid: None,
             level: Some(Level::L3),
         };
-        invalidate(&mut self.cpu, &self.geometry, &what);
+        let can = self.cpu.can;
+        invalidate(&what, &self.geometry, can, |instruction| {
+            self.cpu.invalidate(instruction);
+        });
     }
 
     fn shown(&self, slot: Slot) -> u64 {
@@ -70,10 +73,26 @@ impl Fixmap {
 }
 
 // SAFETY: a slot's loads and stores go to the table it was opened for, and each is checked to be
-// what the slot's address translates to.
+// what the slot's address translates to. Pages are given out once.
 unsafe impl FixmapSlots for Fixmap {
     fn geometry(&self) -> &Geometry {
         &self.geometry
+    }
+
+    fn pages(&self) -> Option<TablePages> {
+        None
+    }
+
+    fn reserve(&mut self, tables: usize) -> Reservation {
+        self.pages.borrow().reserve(tables)
+    }
+
+    fn allocate(&mut self) -> Option<PhysicalAddress> {
+        self.pages.borrow_mut().allocate()
+    }
+
+    fn issue(&mut self, instruction: Maintenance) {
+        self.cpu.invalidate(instruction);
     }
 
     fn address(&self, slot: Slot) -> VirtualAddress {
@@ -84,7 +103,7 @@ unsafe impl FixmapSlots for Fixmap {
         let geometry = self.geometry;
         let bits = Attributes::normal(Permissions::READ_WRITE).encode(&geometry);
         self.set(slot, Descriptor::leaf(&geometry, Level::L3, table, bits));
-        publish(&mut self.cpu);
+        publish(|instruction| self.cpu.invalidate(instruction));
         self.open[slot.number()] = Some(table.0);
     }
 
@@ -129,43 +148,6 @@ unsafe impl FixmapSlots for Fixmap {
             step: 0,
             visibility: Visibility::Live,
         });
-    }
-}
-
-// SAFETY: as for the pages.
-unsafe impl TableAllocator for Fixmap {
-    fn reserve(&mut self, tables: usize) -> bool {
-        self.pages.reserve(tables)
-    }
-
-    fn allocate(&mut self, most: usize) -> Option<TableRun> {
-        self.pages.allocate(most)
-    }
-
-    fn free(&mut self, table: FreedTable) {
-        self.pages.free(table);
-    }
-}
-
-impl TlbOps for Fixmap {
-    fn capabilities(&self) -> &TlbCapabilities {
-        self.cpu.capabilities()
-    }
-
-    fn dsb_ishst(&mut self) {
-        self.cpu.dsb_ishst();
-    }
-
-    fn dsb_ish(&mut self) {
-        self.cpu.dsb_ish();
-    }
-
-    fn isb(&mut self) {
-        self.cpu.isb();
-    }
-
-    fn tlbi(&mut self, regime: Regime, op: TlbiOp) {
-        self.cpu.tlbi(regime, op);
     }
 }
 

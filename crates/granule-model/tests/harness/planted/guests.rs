@@ -160,7 +160,7 @@ fn come_back(tap: Option<Tap>) -> Result {
     let mut guest = with_pages(Shape::kernel(40));
     let can = capabilities(&guest.shape);
     let mut machine = machine(&guest.world, PageSize::K4, can);
-    machine.allocator = crate::machine::Pages::from(&guest.world, PAGE, 0x6000_0000);
+    machine.pages = crate::machine::Pages::from(&guest.world, PAGE, 0x6000_0000);
     let geometry = Stage2::geometry::<Page4K>(&guest.shape);
     let Ok(other) = PageTables::<Page4K, _, Stage2>::new(geometry, machine) else {
         panic!("there is room for another guest")
@@ -192,7 +192,7 @@ fn second_guest(tap: Option<Tap>) -> Result {
     let can = capabilities(&guest.shape);
     guest.plant(tap);
     let mut machine = machine(&guest.world, PageSize::K4, can);
-    machine.allocator = crate::machine::Pages::from(&guest.world, PAGE, 0x6000_0000);
+    machine.pages = crate::machine::Pages::from(&guest.world, PAGE, 0x6000_0000);
     let geometry = Stage2::geometry::<Page4K>(&guest.shape);
     let Ok(mut other) = PageTables::<Page4K, _, Stage2>::new(geometry, machine) else {
         panic!("there is room for another guest")

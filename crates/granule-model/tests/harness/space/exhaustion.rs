@@ -17,10 +17,10 @@ fn until_done<P: Page, T>(
     for most in 0..40 {
         for (tables, frames) in [(most, 0), (0, most), (most, most)] {
             let before = (machine.frames.owned(), machine.all.len());
-            machine.tables.0.borrow_mut().left = tables;
+            machine.tables.borrow_mut().left = tables;
             machine.frames.left = frames;
             let done = operation(machine);
-            machine.tables.0.borrow_mut().left = u64::MAX;
+            machine.tables.borrow_mut().left = u64::MAX;
             machine.frames.left = u64::MAX;
             machine.check();
             match done {
@@ -97,7 +97,7 @@ pub(super) fn play<P: Page>(machine: &mut Processes<P>) -> u64 {
     });
     refused += until_done(machine, |machine| machine.fork(1));
     // To take away and to restrict takes nothing; half groups, too.
-    machine.tables.0.borrow_mut().left = 0;
+    machine.tables.borrow_mut().left = 0;
     machine.frames.left = 0;
     machine.protect(0, places[0] + 2, 1, Rights::READ);
     machine.unmap(0, places[0] + group / 2, group);
@@ -106,7 +106,7 @@ pub(super) fn play<P: Page>(machine: &mut Processes<P>) -> u64 {
     machine.exit(1);
     machine.check();
     machine.frames.left = u64::MAX;
-    machine.tables.0.borrow_mut().left = u64::MAX;
+    machine.tables.borrow_mut().left = u64::MAX;
     refused
 }
 

@@ -8,40 +8,20 @@ use super::cpus::Cpus;
 use super::frames::{APART, FIRST, Frames};
 use super::meanwhile::{self, Entries, Hardware, Injection, Leaf};
 use crate::bench::{capabilities, model, turn_on};
-use crate::machine::{Cpu, Memory, Pages, Shared, TABLES, World};
+use crate::machine::{Machine, Pages, Shared, SharedPages, TABLES, World};
 use crate::random::Random;
 use crate::shape::Shape;
 use granule::arch::bbm::BbmLevel;
 use granule::arch::{Geometry, Page, PhysicalAddress, VirtualAddress};
 use granule::space::asid::SpaceAsid;
 use granule::space::{Rights, Settings, Space, SpaceError, VmaNode};
-use granule::table::{Environment, FreedTable, TableAllocator, TableRun, Visit};
+use granule::table::Visit;
 use granule_model::{Access, AccessKind, Event, Outcome, Regime, Visibility};
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Table pages that all spaces have from one place.
-#[derive(Clone)]
-pub(crate) struct SharedPages(pub(crate) Rc<RefCell<Pages>>);
-
-// SAFETY: each call is handed on.
-unsafe impl TableAllocator for SharedPages {
-    fn reserve(&mut self, tables: usize) -> bool {
-        self.0.borrow_mut().reserve(tables)
-    }
-    fn allocate(&mut self, most: usize) -> Option<TableRun> {
-        self.0.borrow_mut().allocate(most)
-    }
-    fn free(&mut self, table: FreedTable) {
-        self.0.borrow_mut().free(table);
-    }
-}
-
 /// The bytes of table pages for each page size.
 const TABLES_APART: u64 = 0x1000_0000;
-
-type TableEnvironment = Environment<Memory<Shared>, SharedPages, Cpu<Shared>>;
 
 /// A page of a process.
 #[derive(Clone, Copy, Debug)]
@@ -53,7 +33,7 @@ pub(crate) struct Known {
 
 pub(crate) struct Process<P: Page> {
     pub(super) id: u64,
-    pub(crate) space: Space<'static, P, TableEnvironment, Frames>,
+    pub(crate) space: Space<'static, P, Machine, Frames>,
     pub(super) asid: SpaceAsid,
     pub(super) pages: BTreeMap<u64, Known>,
 }
@@ -64,6 +44,7 @@ pub(crate) struct Processes<P: Page> {
     pub(super) shape: Shape,
     pub(crate) settings: Settings,
     pub(crate) frames: Frames,
+    /// Table pages that all spaces have from one place.
     pub(crate) tables: SharedPages,
     pub(crate) all: Vec<Process<P>>,
     pub(crate) cpus: Cpus,
@@ -86,11 +67,9 @@ impl<P: Page> Processes<P> {
     pub(crate) fn new(shape: Shape, seed: u64) -> Self {
         let geometry = shape.geometry::<P>();
         let world = World::shared(model(&shape), seed);
-        let mut pages = Pages::new(&world, P::SIZE.bytes());
-        let idle = pages
-            .allocate(1)
-            .map_or(PhysicalAddress(0), |run| run.first);
-        let tables = SharedPages(Rc::new(RefCell::new(pages)));
+        let tables = Pages::new(&world, P::SIZE.bytes());
+        let idle = tables.borrow_mut().allocate();
+        let idle = idle.unwrap_or(PhysicalAddress(0));
         world.borrow_mut().event(Event::Store {
             address: idle.0,
             count: P::SIZE.entries() as u32,
@@ -116,8 +95,7 @@ impl<P: Page> Processes<P> {
         number: u64,
     ) -> Self {
         let first = TABLES + number * TABLES_APART;
-        let pages = Pages::from(world, P::SIZE.bytes(), first);
-        let tables = SharedPages(Rc::new(RefCell::new(pages)));
+        let tables = Pages::from(world, P::SIZE.bytes(), first);
         Self::of((world, cpus), shape, seed, number, tables)
     }
 
@@ -168,14 +146,8 @@ impl<P: Page> Processes<P> {
 
     /// An empty space that nobody runs yet.
     fn new_process(&mut self) -> Result<Process<P>, SpaceError> {
-        let environment = Environment {
-            memory: Memory(Rc::clone(&self.world)),
-            allocator: self.tables.clone(),
-            tlb: Cpu {
-                world: Rc::clone(&self.world),
-                can: capabilities(&self.shape),
-            },
-        };
+        let pages = Rc::clone(&self.tables);
+        let environment = Machine::new(&self.world, pages, capabilities(&self.shape));
         let nodes = Vec::leak(vec![VmaNode::EMPTY, VmaNode::EMPTY, VmaNode::EMPTY]);
         let space = Space::new(self.geometry, environment, nodes, self.settings)?;
         self.next_id += 1;

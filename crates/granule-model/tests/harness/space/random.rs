@@ -69,7 +69,7 @@ pub(super) fn step<P: Page>(
     let count = (1 + machine.random.below(most)).min(base + window - page);
     if machine.random.once_in(8) {
         machine.frames.left = machine.random.below(6);
-        machine.tables.0.borrow_mut().left = machine.random.below(4);
+        machine.tables.borrow_mut().left = machine.random.below(4);
     }
     machine.frames.runs = !machine.random.once_in(3);
     let mut refused = 0;
@@ -120,7 +120,7 @@ pub(super) fn step<P: Page>(
         _ => {}
     }
     machine.frames.left = u64::MAX;
-    machine.tables.0.borrow_mut().left = u64::MAX;
+    machine.tables.borrow_mut().left = u64::MAX;
     machine.check();
     refused
 }

@@ -13,7 +13,6 @@ use crate::random::{Random, from_environment};
 use crate::shape::Shape;
 use granule::arch::{Level, Page, Page4K, Page16K, Page64K, PhysicalAddress};
 use granule::space::{Access, Rights};
-use granule::table::TableAllocator;
 use granule_model::{Barrier, Event, System, Visibility};
 
 /// Where the idle root is: a page of the largest size, after the tables of all three.
@@ -36,8 +35,10 @@ pub(crate) struct Sizes {
 /// CPUs with an empty root for every size, and no process.
 fn machine(shape: &Shape, seed: u64) -> (Shared, Cpus) {
     let world = World::shared(model(shape), seed);
-    let idle = Pages::from(&world, IDLE_BYTES, IDLE).allocate(1);
-    let idle = idle.map_or(PhysicalAddress(0), |run| run.first);
+    let idle = Pages::from(&world, IDLE_BYTES, IDLE)
+        .borrow_mut()
+        .allocate();
+    let idle = idle.unwrap_or(PhysicalAddress(0));
     for event in [
         Event::Store {
             address: idle.0,

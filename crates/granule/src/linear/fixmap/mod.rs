@@ -42,7 +42,7 @@ use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, Geometry, Kind, PageSize, PhysicalAddress, VirtualAddress};
 use crate::table::Piece;
 use crate::table::plan::Plan;
-use crate::table::{TableAllocator, TableError, publish};
+use crate::table::{Maintenance, Reservation, TableError, publish};
 use core::marker::PhantomData;
 pub use slots::{Entries, FixmapSlots, Slot};
 
@@ -67,7 +67,7 @@ enum Stop {
 impl<'e, P, E> FixmapBuilder<'e, P, E>
 where
     P: Page,
-    E: FixmapSlots + TableAllocator,
+    E: FixmapSlots,
 {
     /// A builder for live tables of the slots' geometry.
     pub fn new(strategy: Published, barriers: Barriers, environment: &'e mut E) -> Self {
@@ -112,7 +112,7 @@ where
         let stats = LeafStats::new(&self.geometry, pieces);
         let needed = stats.tables() as usize;
         let exhausted = TableError::OutOfTables { needed };
-        if !self.environment.reserve(needed) {
+        if self.environment.reserve(needed) != Reservation::Granted {
             return Err(exhausted);
         }
         for piece in pieces {
@@ -202,7 +202,7 @@ where
         start: u64,
         end: u64,
     ) -> Result<(), Stop> {
-        let table = self.environment.allocate(1).ok_or(Stop::Exhausted)?.first;
+        let table = self.environment.allocate().ok_or(Stop::Exhausted)?;
         let link = Descriptor::table(&self.geometry, table);
         if self.strategy < Strategy::NoAllocRemap {
             // One slot zeroes tables of every level. The slot of the last level is free here,
@@ -221,7 +221,7 @@ where
         // SAFETY: `open_slot` opened it for a new table, which is this builder's alone.
         unsafe { self.environment.zero(slot) };
         // A walker that sees the link must see the zeros.
-        self.environment.dsb_ishst();
+        self.environment.issue(Maintenance::DsbIshst);
         self.link(parent, index, link);
         let made = self.entries(plan, slot, level.next(), start, end);
         self.close_slot(slot);
@@ -233,7 +233,7 @@ where
         // SAFETY: the slot is open while its entries are written, the index came from an offset
         // masked to a table, and the caller of `create` vouched that nothing else changes the tables.
         unsafe { self.environment.store(slot, index, link) };
-        publish(self.environment);
+        publish(|instruction| self.environment.issue(instruction));
     }
 
     /// Writes the entries for the offsets from `start` to `end` in the table in `slot`.

@@ -5,7 +5,7 @@
 
 use crate::arch::page_size::Level;
 use crate::arch::{Descriptor, Geometry, PhysicalAddress, VirtualAddress};
-use crate::table::{TlbOps, publish};
+use crate::table::{Maintenance, Reservation, TablePages, publish};
 
 /// A page of address space through which a table is accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -54,11 +54,24 @@ pub struct Entries {
 /// # Safety
 ///
 /// From [`open`](Self::open) until [`close`](Self::close) or [`close_series`](Self::close_series),
-/// the slot's loads and stores must reach exactly the table it was opened for.
+/// the slot's loads and stores must reach exactly the table it was opened for. Allocated pages are as
+/// [`TableEnvironment`](crate::table::TableEnvironment) requires.
 /// [`geometry`](Self::geometry) always returns the same.
-pub unsafe trait FixmapSlots: TlbOps {
+pub unsafe trait FixmapSlots {
     /// The geometry of the tables that the slots map, and that translate the slots.
     fn geometry(&self) -> &Geometry;
+
+    /// As [`TableEnvironment::pages`](crate::table::TableEnvironment::pages).
+    fn pages(&self) -> Option<TablePages>;
+
+    /// As [`TableEnvironment::reserve`](crate::table::TableEnvironment::reserve). It grants or refuses.
+    fn reserve(&mut self, tables: usize) -> Reservation;
+
+    /// As [`TableEnvironment::allocate`](crate::table::TableEnvironment::allocate).
+    fn allocate(&mut self) -> Option<PhysicalAddress>;
+
+    /// Issues one instruction.
+    fn issue(&mut self, instruction: Maintenance);
 
     /// The virtual address of `slot`.
     fn address(&self, slot: Slot) -> VirtualAddress;
@@ -140,7 +153,7 @@ pub unsafe trait FixmapSlots: TlbOps {
                 self.store(slot, index, descriptor);
             }
             if entries.barriers {
-                publish(self);
+                publish(|instruction| self.issue(instruction));
             }
             descriptor.0 = descriptor.0.wrapping_add(entries.step);
             index += 1;

@@ -7,17 +7,17 @@
 use crate::arch::PhysicalAddress;
 
 /// A table page that no CPU can reach any more, for
-/// [`TableAllocator::free`](crate::table::TableAllocator::free).
+/// [`TableEnvironment::free`](crate::table::TableEnvironment::free).
 ///
 /// The operations of [`PageTables`](crate::table::PageTables) make this value after they invalidated the TLB. A table that
 /// may still be walked cannot be freed, because its address alone is not enough:
 ///
 /// ```compile_fail,E0308
 /// use granule::arch::PhysicalAddress;
-/// use granule::table::TableAllocator;
+/// use granule::table::TableEnvironment;
 ///
-/// fn too_early(allocator: &mut impl TableAllocator, table: PhysicalAddress) {
-///     allocator.free(table);
+/// fn too_early(tables: &mut impl TableEnvironment, table: PhysicalAddress) {
+///     tables.free(table);
 /// }
 /// ```
 ///
@@ -25,33 +25,33 @@ use crate::arch::PhysicalAddress;
 ///
 /// ```compile_fail,E0423
 /// use granule::arch::PhysicalAddress;
-/// use granule::table::{FreedTable, TableAllocator};
+/// use granule::table::{FreedTable, TableEnvironment};
 ///
-/// fn forged(allocator: &mut impl TableAllocator, table: PhysicalAddress) {
-///     allocator.free(FreedTable(table));
+/// fn forged(tables: &mut impl TableEnvironment, table: PhysicalAddress) {
+///     tables.free(FreedTable(table));
 /// }
 /// ```
 ///
 /// A wrapper passes it on once:
 ///
 /// ```
-/// use granule::table::{FreedTable, TableAllocator};
+/// use granule::table::{FreedTable, TableEnvironment};
 ///
-/// fn once(allocator: &mut impl TableAllocator, table: FreedTable) {
-///     allocator.free(table);
+/// fn once(tables: &mut impl TableEnvironment, table: FreedTable) {
+///     tables.free(table);
 /// }
 /// ```
 ///
 /// ```compile_fail,E0382
-/// use granule::table::{FreedTable, TableAllocator};
+/// use granule::table::{FreedTable, TableEnvironment};
 ///
-/// fn twice(allocator: &mut impl TableAllocator, table: FreedTable) {
-///     allocator.free(table);
-///     allocator.free(table);
+/// fn twice(tables: &mut impl TableEnvironment, table: FreedTable) {
+///     tables.free(table);
+///     tables.free(table);
 /// }
 /// ```
 #[derive(Debug, PartialEq, Eq)]
-#[must_use = "a table that is not given to `TableAllocator::free` is lost"]
+#[must_use = "a table that is not given to `TableEnvironment::free` is lost"]
 pub struct FreedTable(pub(super) PhysicalAddress);
 
 impl FreedTable {
@@ -61,8 +61,8 @@ impl FreedTable {
     /// # Safety
     ///
     /// No CPU can walk the table: no entry points to it, no TTBR holds it, and no TLB caches an
-    /// entry of it. It is given to the allocator that it came from, or to one that may have it and
-    /// can reach it, because an allocator may write to free pages.
+    /// entry of it. It is given to the environment that it came from, or to one that may have it and
+    /// can reach it, because an environment may write to free pages.
     pub const unsafe fn unreachable(table: PhysicalAddress) -> Self {
         Self(table)
     }

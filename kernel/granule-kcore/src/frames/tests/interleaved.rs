@@ -8,7 +8,7 @@ use super::super::tables::{Source, Tables};
 use super::super::{Frame, Frames, metadata::metadata_words};
 use core::mem::MaybeUninit;
 use granule::arch::PageSize;
-use granule::table::{FreedTable, TableAllocator};
+use granule::table::FreedTable;
 use granule_testing::cases::times;
 use shuttle::scheduler::RandomScheduler;
 use shuttle::sync::{Arc, Mutex};
@@ -44,7 +44,7 @@ fn cpu(number: usize, shared: &Arc<Shared>) {
         let mut left = wanted;
         while left > 0 {
             shuttle::thread::yield_now();
-            let run = tables.allocate(left).expect("reserved pages are there");
+            let run = tables.allocate_run(left).expect("reserved pages are there");
             left -= run.count;
             for page in 0..run.count as u64 {
                 let table = granule::arch::PhysicalAddress(run.first.0 + page * 4096);

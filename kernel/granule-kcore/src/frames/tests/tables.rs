@@ -4,7 +4,7 @@
 
 use super::super::tables::{Source, Tables};
 use super::*;
-use granule::table::{FreedTable, TableAllocator};
+use granule::table::FreedTable;
 use std::cell::RefCell;
 
 /// Frames shared with other users, as behind the kernel's lock.
@@ -41,11 +41,11 @@ fn reserved_pages_are_there_when_all_others_are_taken() {
 
         let mut pages = Vec::new();
         while tables.held() > 0 {
-            let run = tables.allocate(tables.held() as usize).unwrap();
+            let run = tables.allocate_run(tables.held() as usize).unwrap();
             assert!((1..=37).contains(&run.count));
             pages.extend((0..run.count as u64).map(|at| run.first.0 + at * page_size.bytes()));
         }
-        assert_eq!(tables.allocate(1), None);
+        assert_eq!(tables.allocate_run(1), None);
         let mut all: Vec<_> = pages.iter().map(|page| page / page_size.bytes()).collect();
         all.extend(others.iter().map(|frame| frame.0));
         all.sort_unstable();
@@ -68,7 +68,7 @@ fn unused_reserved_pages_go_back_with_the_tables() {
     {
         let mut tables = tables(Shared(&frames));
         assert!(tables.reserve(10));
-        assert_eq!(tables.allocate(4).map(|run| run.count), Some(4));
+        assert_eq!(tables.allocate_run(4).map(|run| run.count), Some(4));
         assert_eq!((tables.held(), frames.borrow().reserved()), (6, 6));
         // Left-over reservations serve the next operation.
         assert!(tables.reserve(8));
@@ -83,8 +83,8 @@ fn without_a_reservation_single_pages_come_as_long_as_there_are_any() {
     let mut memory = uninitialised(3);
     let mut frames = filled(PageSize::K64, 0, 3, &mut memory);
     let mut tables = tables(&mut frames);
-    assert_eq!(tables.allocate(0), None);
-    let mut pages: Vec<_> = core::iter::from_fn(|| tables.allocate(9)).collect();
+    assert_eq!(tables.allocate_run(0), None);
+    let mut pages: Vec<_> = core::iter::from_fn(|| tables.allocate_run(9)).collect();
     pages.sort_unstable_by_key(|run| run.first);
     let expected = [0, 0x1_0000, 0x2_0000].map(|address| (PhysicalAddress(address), 1));
     assert!(pages.iter().map(|run| (run.first, run.count)).eq(expected));
@@ -99,9 +99,9 @@ fn runs_are_as_long_as_asked_for_where_memory_allows() {
     let mut frames = filled(PageSize::K4, 0, 1024, &mut memory);
     let mut tables = tables(&mut frames);
     assert!(tables.reserve(513));
-    let run = tables.allocate(513).unwrap();
+    let run = tables.allocate_run(513).unwrap();
     assert_eq!(run.count, 512);
-    assert_eq!(tables.allocate(513).map(|run| run.count), Some(1));
+    assert_eq!(tables.allocate_run(513).map(|run| run.count), Some(1));
 }
 
 /// A page that never became a table.

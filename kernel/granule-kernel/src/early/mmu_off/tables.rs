@@ -9,16 +9,15 @@ use crate::handover::{BootChoice, BootRoots, EntryInfo, MmuConfig, TreeInfo};
 use crate::trace::early::Early;
 use granule::arch::Page;
 use granule::arch::registers::{Mair, Tcr, Ttbr};
-use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{
     Attributes, CpuFeatures, Descriptor, Dispatch, Geometry, Permissions, PhysicalAddress, Regime,
     VaRange, VirtualAddress,
 };
-use granule::hw::Hardware;
 use granule::linear::Arena;
 use granule::table::{
-    Environment, Leaves, Offset, PageTables, TableError, TableMemory, Visibility,
+    Leaves, Maintenance, Offset, PageTables, TableEnvironment, TableError, Visibility,
 };
+use granule::{forward, hw};
 use granule_boot::kaslr::{Kaslr, Purpose};
 use granule_kcore::layout;
 use granule_kcore::sizes;
@@ -160,11 +159,7 @@ impl Build<'_> {
                 P::SIZE,
             )
         };
-        let environment = Environment {
-            memory: Traced::new(Flat, self.early),
-            allocator: Traced::new(arena, self.early),
-            tlb: Traced::new(Hardware::new(TlbCapabilities::BASIC), self.early),
-        };
+        let environment = Traced::new(Flat(arena), self.early);
         let mut low = PageTables::<P, _>::new(self.lower, environment)?;
         let code = (load + image::idmap_text().start) & !(page - 1);
         let executable = Attributes::normal(Permissions::READ_EXECUTE);
@@ -238,7 +233,7 @@ impl Build<'_> {
         let ttbr0 = unsafe { Ttbr::from_root(&self.lower, low_root, 0) };
         let ttbr1 = high.ttbr(0);
         let (high_root, environment) = high.into_parts();
-        let (pool_next, _) = { environment }.allocator.inner_mut().unused_pool();
+        let (pool_next, _) = environment.inner().0.unused_pool();
         Ok(BootTables {
             mmu: MmuConfig {
                 mair: Mair::STANDARD.0,
@@ -258,20 +253,27 @@ impl Build<'_> {
     }
 }
 
-/// Tables with the MMU off: the address is the pointer. Plain stores for every visibility, since no walker
-/// runs and atomics need not work on Device memory. Volatile, so that the compiler does not merge stores into
-/// unaligned ones or use DC ZVA.
-struct Flat;
+/// Tables of the arena with the MMU off: the address is the pointer. Plain stores for every visibility, since no
+/// walker runs and atomics need not work on Device memory. Volatile, so that the compiler does not merge stores
+/// into unaligned ones or use DC ZVA.
+struct Flat(Arena<Offset>);
 
-fn entry(table: PhysicalAddress, index: usize) -> *mut u64 {
-    core::ptr::with_exposed_provenance_mut::<u64>(table.0 as usize).wrapping_add(index)
-}
+// SAFETY: each entry is read or written with one 64-bit access. The arena answers for the pages, and every
+// instruction is issued.
+unsafe impl TableEnvironment for Flat {
+    const BY_POINTER: bool = false;
 
-// SAFETY: each entry is read or written with one 64-bit access.
-unsafe impl TableMemory for Flat {
+    forward!(self.0: reach allocate free pages reserve allocate_run allocate_aligned);
+
+    #[inline(always)]
+    fn invalidate(&mut self, instruction: Maintenance) {
+        hw::issue(instruction);
+    }
+
     unsafe fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor {
+        let entry = self.reach(table).wrapping_add(index);
         // SAFETY: the caller names an entry of a table, which lies in the static pool.
-        Descriptor(unsafe { entry(table, index).read_volatile() })
+        Descriptor(unsafe { entry.read_volatile() })
     }
 
     unsafe fn store(
@@ -281,7 +283,8 @@ unsafe impl TableMemory for Flat {
         descriptor: Descriptor,
         _visibility: Visibility,
     ) {
+        let entry = self.reach(table).wrapping_add(index);
         // SAFETY: as for `load`.
-        unsafe { entry(table, index).write_volatile(descriptor.0) };
+        unsafe { entry.write_volatile(descriptor.0) };
     }
 }

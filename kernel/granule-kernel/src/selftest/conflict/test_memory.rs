@@ -10,8 +10,9 @@ use crate::mm::table_allocator::KernelTableAllocator;
 use crate::mm::walker::Opened;
 use granule::arch::bbm::BbmLevel;
 use granule::arch::{PhysicalAddress, VirtualAddress};
-use granule::table::{Counters, Leaves, PermissionChange, TableError};
+use granule::table::{Leaves, PermissionChange, TableError};
 use granule_kcore::frames::tables::Source;
+use granule_trace::recorder::Counters;
 
 /// Base-2 logarithm of the size in bytes: at least one block with each page size.
 const SHIFT: u32 = 30;

@@ -8,11 +8,12 @@
 
 use super::pending::{self, Chosen};
 use crate::arch::cpu;
-use crate::mm::hook::{KernelMemory, TableHook};
+use crate::mm::environment::BareEnvironment;
+use crate::mm::hook::TableHook;
 use crate::mm::kernel_tables::Kernel;
 use granule::arch::Level;
 use granule::arch::{Descriptor, PhysicalAddress, VirtualAddress};
-use granule::table::{BitChange, TableMemory, Visibility};
+use granule::table::{BitChange, TableEnvironment, Visibility};
 use granule_kcore::conflict_injection::{links, meant, ungroups};
 
 /// Counts the splits of live leaves, and turns the chosen one into a simulated TLB conflict.
@@ -50,7 +51,7 @@ impl TableHook for Injection {
     #[cold]
     unsafe fn store(
         &self,
-        memory: &mut KernelMemory,
+        memory: &mut BareEnvironment<'_>,
         table: PhysicalAddress,
         index: usize,
         descriptor: Descriptor,
@@ -81,7 +82,7 @@ impl TableHook for Injection {
     #[cold]
     unsafe fn update(
         &self,
-        memory: &mut KernelMemory,
+        memory: &mut BareEnvironment<'_>,
         table: PhysicalAddress,
         first: usize,
         count: usize,
@@ -108,14 +109,14 @@ impl TableHook for Injection {
 }
 
 impl Injection {
-    /// [`TableMemory::update`] of entries of which some are pending.
+    /// [`TableEnvironment::update`] of entries of which some are pending.
     ///
     /// # Safety
     ///
     /// As for that function.
     unsafe fn update_each(
         &self,
-        memory: &mut KernelMemory,
+        memory: &mut BareEnvironment<'_>,
         table: PhysicalAddress,
         first: usize,
         count: usize,
@@ -143,7 +144,7 @@ impl Injection {
 /// to that address finds the level.
 fn find(
     kernel: &Kernel,
-    memory: &KernelMemory,
+    memory: &BareEnvironment<'_>,
     table: PhysicalAddress,
     first: usize,
     count: usize,
@@ -176,7 +177,7 @@ fn find(
 /// The entries on the path to `start`, if it leads to `wanted` at `level`.
 fn walk(
     kernel: &Kernel,
-    memory: &KernelMemory,
+    memory: &BareEnvironment<'_>,
     start: VirtualAddress,
     level: Level,
     wanted: u64,
@@ -207,7 +208,7 @@ fn walk(
 /// chosen ones.
 #[inline(never)]
 fn inject(
-    memory: &mut KernelMemory,
+    memory: &mut BareEnvironment<'_>,
     table: PhysicalAddress,
     first: usize,
     count: usize,

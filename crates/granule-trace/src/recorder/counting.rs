@@ -1,16 +1,14 @@
 //! Counters of stores, tables, TLBIs and barriers.
 //!
-//! [`Counted`] wraps an implementation of any of the three traits. Code that does not wrap pays
-//! nothing.
+//! [`Counted`] wraps the environment of page tables. Code that does not wrap pays nothing.
 
-#![allow(unsafe_code, reason = "hands on the promises of the traits")]
+#![allow(unsafe_code, reason = "hands on the promises of the trait")]
 
-use super::allocator::{TableAllocator, TableRun};
-use super::memory::{BitChange, BitPattern, TableMemory, Visibility};
-use super::tlb_ops::TlbOps;
-use crate::arch::PhysicalAddress;
-use crate::forward;
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use granule::arch::PhysicalAddress;
+use granule::forward;
+use granule::linear::{Arena, HasArena};
+use granule::table::{BitChange, BitPattern, Maintenance, TableEnvironment, TableRun, Visibility};
 
 /// The counts so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -121,7 +119,7 @@ impl Counter {
     }
 }
 
-/// A wrapper that counts the calls to an implementation of the three traits.
+/// An environment of page tables, with counted calls.
 #[derive(Debug)]
 pub struct Counted<'c, T> {
     inner: T,
@@ -134,29 +132,32 @@ impl<'c, T> Counted<'c, T> {
         Self { inner, counters }
     }
 
-    /// The wrapped implementation.
+    /// The wrapped environment.
     pub const fn inner(&self) -> &T {
         &self.inner
     }
 
-    /// The wrapped implementation, for calls that are not counted.
+    /// The wrapped environment, for calls that are not counted.
     pub const fn inner_mut(&mut self) -> &mut T {
         &mut self.inner
     }
 
-    /// The wrapped implementation, without the wrapper.
+    /// The wrapped environment, without the wrapper.
     pub fn into_inner(self) -> T {
         self.inner
     }
 }
 
 // SAFETY: every call reaches `inner`, whose implementation keeps the trait's promises.
-unsafe impl<T: TableMemory> TableMemory for Counted<'_, T> {
-    forward!(self.inner: load find_unlike);
+unsafe impl<T: TableEnvironment> TableEnvironment for Counted<'_, T> {
+    forward!(self.inner: reach load find_unlike pages reserve capabilities);
     forward!(self.inner after { self.counters.stores.add(1) }: store exchange);
     forward!(self.inner after |(_, _, count, ..)| {
         self.counters.stores.add(count as u64);
     }: fill);
+    forward!(self.inner after {
+        self.counters.tables.add(1u64.wrapping_neg());
+    }: free);
 
     #[inline(always)]
     unsafe fn update(
@@ -189,22 +190,19 @@ unsafe impl<T: TableMemory> TableMemory for Counted<'_, T> {
         self.counters.stores.add(alike as u64);
         alike
     }
-}
-
-// SAFETY: every call reaches `inner`, whose implementation keeps the trait's promises.
-unsafe impl<T: TableAllocator> TableAllocator for Counted<'_, T> {
-    forward!(self.inner: pages reserve);
-    forward!(self.inner after {
-        self.counters.tables.add(1u64.wrapping_neg());
-    }: free);
 
     #[inline(always)]
-    fn allocate(&mut self, most: usize) -> Option<TableRun> {
-        let run = self.inner.allocate(most);
-        if let Some(run) = run {
-            self.counters.tables.add(run.count as u64);
-        }
-        run
+    fn allocate(&mut self) -> Option<PhysicalAddress> {
+        let table = self.inner.allocate()?;
+        self.counters.tables.add(1);
+        Some(table)
+    }
+
+    #[inline(always)]
+    fn allocate_run(&mut self, most: usize) -> Option<TableRun> {
+        let run = self.inner.allocate_run(most)?;
+        self.counters.tables.add(run.count as u64);
+        Some(run)
     }
 
     #[inline(always)]
@@ -213,11 +211,23 @@ unsafe impl<T: TableAllocator> TableAllocator for Counted<'_, T> {
         self.counters.tables.add(count as u64);
         Some(first)
     }
+
+    #[inline(always)]
+    fn invalidate(&mut self, instruction: Maintenance) {
+        let counter = match instruction {
+            Maintenance::DsbIshst | Maintenance::DsbIsh => &self.counters.dsb,
+            Maintenance::Isb => &self.counters.isb,
+            Maintenance::Tlbi(..) => &self.counters.tlbi,
+        };
+        counter.add(1);
+        self.inner.invalidate(instruction);
+    }
 }
 
-impl<T: TlbOps> TlbOps for Counted<'_, T> {
-    forward!(self.inner: capabilities);
-    forward!(self.inner after { self.counters.dsb.add(1) }: dsb_ishst dsb_ish);
-    forward!(self.inner after { self.counters.isb.add(1) }: isb);
-    forward!(self.inner after { self.counters.tlbi.add(1) }: tlbi);
+// SAFETY: all pages come from the wrapped environment.
+unsafe impl<T: HasArena> HasArena for Counted<'_, T> {
+    type Memory = T::Memory;
+    fn arena(&mut self) -> Option<&mut Arena<T::Memory>> {
+        self.inner.arena()
+    }
 }

@@ -1,23 +1,21 @@
-//! [`TableMemory`] over plain pointers, for code that can convert a table's physical address to a
-//! pointer ([`PhysToVirt`]). The loops here write several entries at once where that is cheaper.
-//!
-//! [`TableMemory`] defines how entries must be stored.
+//! Accesses to entries through pointers. The loops here write several entries at once where that is
+//! cheaper. [`TableEnvironment`](super::TableEnvironment) defines how entries must be stored.
 
 #![allow(unsafe_code, reason = "tables through pointers")]
 
-use super::memory::{BitChange, BitPattern, TableMemory, Visibility};
+use super::memory::{BitChange, BitPattern, Visibility};
 use super::update::{
     CHUNK, find_live, find_private, update_alike_live, update_alike_private, update_live,
     update_private,
 };
-use crate::arch::{Descriptor, PhysicalAddress};
+use crate::arch::PhysicalAddress;
 use core::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// Converts the physical address of a table to a pointer.
 ///
 /// # Safety
 ///
-/// For every table of the page tables (the root, and all that the allocator gives)
+/// For every table of the page tables (the root, and all that are allocated)
 /// [`pointer`](Self::pointer) must return a pointer that is valid for reads and writes of the whole
 /// table, aligned to 8 bytes, as long as the page tables exist.
 pub unsafe trait PhysToVirt {
@@ -50,17 +48,6 @@ unsafe impl PhysToVirt for Offset {
     }
 }
 
-/// [`TableMemory`] through the pointers of a [`PhysToVirt`].
-#[derive(Clone, Copy, Debug)]
-pub struct DirectMapped<R>(pub R);
-
-impl<R: PhysToVirt> DirectMapped<R> {
-    #[inline(always)]
-    fn entry(&self, table: PhysicalAddress, index: usize) -> *mut u64 {
-        self.0.pointer(table).wrapping_add(index)
-    }
-}
-
 /// An entry as an atomic, for loads and stores beside walkers and other code.
 ///
 /// # Safety
@@ -72,146 +59,108 @@ unsafe fn atomic<'a>(entry: *mut u64) -> &'a AtomicU64 {
     unsafe { AtomicU64::from_ptr(entry) }
 }
 
-// SAFETY: every method accesses only the named entries. Live stores are relaxed atomics (one 64-bit
-// access each), publishing stores are store-releases.
-unsafe impl<R: PhysToVirt> TableMemory for DirectMapped<R> {
-    #[inline(always)]
-    unsafe fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor {
-        // SAFETY: the caller promises that the entry is inside a reached table. The load is atomic,
-        // because `lock_free::set_valid` may store into a live table at the same time.
-        Descriptor(unsafe { atomic(self.entry(table, index)) }.load(Ordering::Relaxed))
-    }
+/// Loads an entry. The load is atomic, because `lock_free::set_valid` may store into a live table at
+/// the same time.
+///
+/// # Safety
+///
+/// `entry` must be valid for reads and aligned, and no Rust reference to it may exist.
+#[inline(always)]
+pub(super) unsafe fn load(entry: *mut u64) -> u64 {
+    // SAFETY: the caller keeps the rules.
+    unsafe { atomic(entry) }.load(Ordering::Relaxed)
+}
 
-    #[inline(always)]
-    unsafe fn find_unlike(
-        &self,
-        table: PhysicalAddress,
-        first: usize,
-        count: usize,
-        pattern: BitPattern,
-        visibility: Visibility,
-    ) -> Option<usize> {
-        // SAFETY: the caller promises that the entries are inside a reached table, and that nothing
-        // else writes private ones.
-        unsafe { find(self.entry(table, first), count, pattern, visibility) }
-    }
-
-    #[inline(always)]
-    unsafe fn store(
-        &mut self,
-        table: PhysicalAddress,
-        index: usize,
-        descriptor: Descriptor,
-        visibility: Visibility,
-    ) {
-        let entry = self.entry(table, index);
-        // SAFETY: the caller promises that the entry is inside a reached table, that no other code
-        // writes it, and that no walker reads a private one.
-        unsafe {
-            match visibility {
-                Visibility::Private => entry.write(descriptor.0),
-                Visibility::Live | Visibility::Exchange => {
-                    atomic(entry).store(descriptor.0, Ordering::Relaxed);
-                }
-                Visibility::Publish => atomic(entry).store(descriptor.0, Ordering::Release),
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn exchange(
-        &mut self,
-        table: PhysicalAddress,
-        index: usize,
-        descriptor: Descriptor,
-        visibility: Visibility,
-    ) -> Descriptor {
-        let entry = self.entry(table, index);
-        // SAFETY: as for `store`.
-        Descriptor(unsafe {
-            match visibility {
-                Visibility::Private => entry.replace(descriptor.0),
-                Visibility::Live | Visibility::Exchange => {
-                    atomic(entry).swap(descriptor.0, Ordering::Relaxed)
-                }
-                Visibility::Publish => atomic(entry).swap(descriptor.0, Ordering::Release),
-            }
-        })
-    }
-
-    #[inline(always)]
-    unsafe fn fill(
-        &mut self,
-        table: PhysicalAddress,
-        first: usize,
-        count: usize,
-        descriptor: Descriptor,
-        step: u64,
-        visibility: Visibility,
-    ) {
-        // SAFETY: as for `store`, for each of the `count` entries; private ones are read and
-        // written by no other code, as the caller promises with `Visibility::Private`.
-        unsafe {
-            fill(
-                self.entry(table, first),
-                count,
-                descriptor.0,
-                step,
-                visibility,
-            )
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn update(
-        &mut self,
-        table: PhysicalAddress,
-        first: usize,
-        count: usize,
-        change: BitChange,
-        visibility: Visibility,
-    ) -> usize {
-        let start = self.entry(table, first);
-        if visibility == Visibility::Private {
-            // SAFETY: the caller promises that the entries are inside a reached table, which no
-            // other code reads or writes.
-            let entries = unsafe { core::slice::from_raw_parts_mut(start, count) };
-            return update_private(entries, change);
-        }
-        // SAFETY: as for `load` and `store`; atomics may be shared with the walkers.
-        let entries = unsafe { core::slice::from_raw_parts(start.cast::<AtomicU64>(), count) };
+/// Stores an entry.
+///
+/// # Safety
+///
+/// As for [`load`], and for writes. No other code may write the entry, and no walker may read a private
+/// one.
+#[inline(always)]
+pub(super) unsafe fn store(entry: *mut u64, descriptor: u64, visibility: Visibility) {
+    // SAFETY: the caller keeps the rules.
+    unsafe {
         match visibility {
-            Visibility::Publish => published(entries, |one| update_live(one, change)).sum(),
-            _ => update_live(entries, change),
+            Visibility::Private => entry.write(descriptor),
+            Visibility::Live | Visibility::Exchange => {
+                atomic(entry).store(descriptor, Ordering::Relaxed);
+            }
+            Visibility::Publish => atomic(entry).store(descriptor, Ordering::Release),
         }
     }
+}
 
-    #[inline(always)]
-    unsafe fn update_alike(
-        &mut self,
-        table: PhysicalAddress,
-        first: usize,
-        count: usize,
-        pattern: BitPattern,
-        change: BitChange,
-        visibility: Visibility,
-    ) -> usize {
-        let start = self.entry(table, first);
-        if visibility == Visibility::Private {
-            // SAFETY: as for `update`.
-            let entries = unsafe { core::slice::from_raw_parts_mut(start, count) };
-            return update_alike_private(entries, pattern, change);
+/// Stores an entry and returns the old one.
+///
+/// # Safety
+///
+/// As for [`store`].
+#[inline(always)]
+pub(super) unsafe fn exchange(entry: *mut u64, descriptor: u64, visibility: Visibility) -> u64 {
+    // SAFETY: the caller keeps the rules.
+    unsafe {
+        match visibility {
+            Visibility::Private => entry.replace(descriptor),
+            Visibility::Live | Visibility::Exchange => {
+                atomic(entry).swap(descriptor, Ordering::Relaxed)
+            }
+            Visibility::Publish => atomic(entry).swap(descriptor, Ordering::Release),
         }
+    }
+}
+
+/// [`TableEnvironment::update`](super::TableEnvironment::update).
+///
+/// # Safety
+///
+/// As for [`store`], for the `count` entries from `start` on.
+#[inline(always)]
+pub(super) unsafe fn update(
+    start: *mut u64,
+    count: usize,
+    change: BitChange,
+    visibility: Visibility,
+) -> usize {
+    if visibility == Visibility::Private {
+        // SAFETY: the caller promises that the entries are inside a table that no other code reads
+        // or writes.
+        let entries = unsafe { core::slice::from_raw_parts_mut(start, count) };
+        return update_private(entries, change);
+    }
+    // SAFETY: as for `load` and `store`; atomics may be shared with the walkers.
+    let entries = unsafe { core::slice::from_raw_parts(start.cast::<AtomicU64>(), count) };
+    match visibility {
+        Visibility::Publish => published(entries, |one| update_live(one, change)).sum(),
+        _ => update_live(entries, change),
+    }
+}
+
+/// [`TableEnvironment::update_alike`](super::TableEnvironment::update_alike).
+///
+/// # Safety
+///
+/// As for [`update`].
+#[inline(always)]
+pub(super) unsafe fn update_alike(
+    start: *mut u64,
+    count: usize,
+    pattern: BitPattern,
+    change: BitChange,
+    visibility: Visibility,
+) -> usize {
+    if visibility == Visibility::Private {
         // SAFETY: as for `update`.
-        let entries = unsafe { core::slice::from_raw_parts(start.cast::<AtomicU64>(), count) };
-        match visibility {
-            Visibility::Publish => {
-                published(entries, |one| update_alike_live(one, pattern, change))
-                    .take_while(|done| *done > 0)
-                    .sum()
-            }
-            _ => update_alike_live(entries, pattern, change),
-        }
+        let entries = unsafe { core::slice::from_raw_parts_mut(start, count) };
+        return update_alike_private(entries, pattern, change);
+    }
+    // SAFETY: as for `update`.
+    let entries = unsafe { core::slice::from_raw_parts(start.cast::<AtomicU64>(), count) };
+    match visibility {
+        Visibility::Publish => published(entries, |one| update_alike_live(one, pattern, change))
+            .take_while(|done| *done > 0)
+            .sum(),
+        _ => update_alike_live(entries, pattern, change),
     }
 }
 
@@ -228,13 +177,13 @@ fn published<'a>(
     })
 }
 
-/// [`TableMemory::find_unlike`]. One copy serves all callers and page sizes.
+/// [`TableEnvironment::find_unlike`](super::TableEnvironment::find_unlike). One copy serves all callers and page sizes.
 ///
 /// # Safety
 ///
 /// The `count` entries from `start` on must be valid for reads, and nothing may write private ones.
 #[inline(never)]
-unsafe fn find(
+pub(super) unsafe fn find_unlike(
     start: *mut u64,
     count: usize,
     pattern: BitPattern,
@@ -253,14 +202,20 @@ unsafe fn find(
     }
 }
 
-/// [`TableMemory::fill`].
+/// [`TableEnvironment::fill`](super::TableEnvironment::fill).
 ///
 /// # Safety
 ///
 /// The `count` entries from `start` on must be valid for writes. No other code may write them, and
 /// nothing may read private ones.
 #[inline(always)]
-unsafe fn fill(start: *mut u64, count: usize, first: u64, step: u64, visibility: Visibility) {
+pub(super) unsafe fn fill(
+    start: *mut u64,
+    count: usize,
+    first: u64,
+    step: u64,
+    visibility: Visibility,
+) {
     // SAFETY: the caller promises what both need.
     unsafe {
         if visibility == Visibility::Private {
@@ -322,7 +277,7 @@ unsafe fn fill_private(mut entry: *mut u64, count: usize, first: u64, step: u64)
     }
 }
 
-/// [`TableMemory::fill`] of entries that walkers may read at any time.
+/// [`TableEnvironment::fill`](super::TableEnvironment::fill) of entries that walkers may read at any time.
 ///
 /// # Safety
 ///
@@ -350,6 +305,7 @@ mod tests {
 
     use super::super::update::LIVE_CHUNK;
     use super::*;
+    use crate::arch::Descriptor;
     use std::vec::Vec;
 
     /// The kind of a test entry.
@@ -388,13 +344,9 @@ mod tests {
             };
             let before = entries(300, &is);
             let mut table = before.clone();
-            // SAFETY: the vector lies at its own address, and no other code uses it.
-            let (mut memory, at) = unsafe {
-                let at = table.as_mut_ptr().expose_provenance() as u64;
-                (DirectMapped(Offset::new(0)), PhysicalAddress(at))
-            };
-            // SAFETY: the entries from `first` to `first + count` are inside the vector.
-            let changed = unsafe { memory.update(at, first, count, change, visibility) };
+            let start = table.as_mut_ptr().wrapping_add(first);
+            // SAFETY: the entries are inside the vector, which no other code uses.
+            let changed = unsafe { super::update(start, count, change, visibility) };
             let named = first..first + count;
             let expected = |index: &usize| concerned.contains(&is(*index));
             assert_eq!(changed, named.clone().filter(expected).count());
@@ -474,14 +426,10 @@ mod tests {
                     };
                     let before: Vec<u64> = (0..300).map(entry).collect();
                     let mut table = before.clone();
-                    // SAFETY: the vector lies at its own address, and no other code uses it; all
-                    // entries from 2 on are inside.
-                    let done = unsafe {
-                        let at = table.as_mut_ptr().expose_provenance() as u64;
-                        let mut memory = DirectMapped(Offset::new(0));
-                        let table = PhysicalAddress(at);
-                        memory.update_alike(table, 2, 298, valid, change, visibility)
-                    };
+                    let start = table.as_mut_ptr().wrapping_add(2);
+                    // SAFETY: the entries are inside the vector, which no other code uses.
+                    let done =
+                        unsafe { super::update_alike(start, 298, valid, change, visibility) };
                     let end = if stop < 2 { 300 } else { stop };
                     assert_eq!(done, end - 2, "{stop}, {visibility:?}");
                     for (index, (&old, &new)) in before.iter().zip(&table).enumerate() {

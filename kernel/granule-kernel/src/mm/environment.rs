@@ -1,0 +1,147 @@
+//! The environment of the kernel's tables: how they are reached, where their pages come from, and how
+//! barriers and TLBIs are issued, counted and recorded. One type serves every caller.
+
+#![allow(unsafe_code, reason = "tables through the linear map and the image")]
+
+use super::hook::Hooked;
+use super::phys_to_virt::KernelPhysToVirt;
+use super::table_allocator::KernelTableAllocator;
+#[cfg(feature = "test-image")]
+use crate::trace::bring_up;
+use crate::trace::recorder::Recorder;
+use granule::arch::tlbi::TlbCapabilities;
+use granule::arch::{PageSize, PhysicalAddress};
+use granule::linear::{Arena, HasArena};
+use granule::table::{
+    FreedTable, Maintenance, PhysToVirt, Reservation, TableEnvironment, TableRun,
+};
+use granule::{forward, hw};
+use granule_trace::recorder::{Counted, Counters, Traced};
+
+/// Where the TLB is invalidated before an operation returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Flush {
+    /// On all CPUs.
+    Now,
+    /// On all CPUs, but not for leaves ([`PageTables::defer_tlbi`](granule::table::PageTables::defer_tlbi)).
+    /// The caller invalidates those ([`Tree::flush`](super::walker::Tree::flush)) before it relies on the
+    /// change. `mm::kernel_tables` treats this as [`Now`](Self::Now) where large leaves may not be split live.
+    Later,
+    /// All of this CPU's TLB, and no other CPU's.
+    #[cfg(feature = "test-image")]
+    ThisCpu,
+    /// On no CPU.
+    #[cfg(feature = "test-image")]
+    NoCpu,
+}
+
+/// The environment without hooks, counters and recorder.
+pub(crate) struct BareEnvironment<'a> {
+    memory: KernelPhysToVirt,
+    allocator: KernelTableAllocator<'a>,
+    capabilities: TlbCapabilities,
+}
+
+// SAFETY: `memory` reaches the image and the linear map, in which all tables lie; each source's implementer
+// answers for its own pages, and the caller of `environment` promises those of a range. Every instruction is
+// issued.
+unsafe impl TableEnvironment for BareEnvironment<'_> {
+    #[inline(always)]
+    fn reach(&self, table: PhysicalAddress) -> *mut u64 {
+        self.memory.pointer(table)
+    }
+
+    fn allocate(&mut self) -> Option<PhysicalAddress> {
+        self.allocator.allocate_run(1).map(|run| run.first)
+    }
+
+    fn free(&mut self, table: FreedTable) {
+        self.allocator.free(table);
+    }
+
+    #[inline(always)]
+    fn invalidate(&mut self, instruction: Maintenance) {
+        hw::issue(instruction);
+    }
+
+    #[inline(always)]
+    fn capabilities(&self) -> TlbCapabilities {
+        self.capabilities
+    }
+
+    fn reserve(&mut self, tables: usize) -> Reservation {
+        self.allocator.reserve(tables)
+    }
+
+    fn allocate_run(&mut self, most: usize) -> Option<TableRun> {
+        self.allocator.allocate_run(most)
+    }
+}
+
+/// The environment of the kernel's tables.
+pub(crate) struct KernelEnvironment<'a> {
+    inner: Traced<Counted<'a, Hooked<'a>>, Recorder>,
+    flush: Flush,
+}
+
+impl<'a> KernelEnvironment<'a> {
+    /// The environment of tables with this page size.
+    pub(crate) fn new(
+        page_size: PageSize,
+        capabilities: TlbCapabilities,
+        memory: KernelPhysToVirt,
+        counters: &'a Counters,
+        allocator: KernelTableAllocator<'a>,
+        flush: Flush,
+    ) -> Self {
+        let bare = BareEnvironment {
+            memory,
+            allocator,
+            capabilities,
+        };
+        let counted = Counted::new(Hooked(bare), counters);
+        Self {
+            inner: Traced::new(counted, Recorder::new(page_size.bytes())),
+            flush,
+        }
+    }
+
+    /// Where the TLB is invalidated.
+    pub(super) const fn flush(&self) -> Flush {
+        self.flush
+    }
+
+    /// The environment that invalidates on all CPUs, for a caller that has checked that nothing is recorded.
+    pub(super) const fn unrecorded(&mut self) -> &mut Counted<'a, Hooked<'a>> {
+        self.inner.inner_mut()
+    }
+}
+
+// SAFETY: each call goes to `inner`, which keeps the promises. A self-test that leaves instructions out answers
+// for that.
+unsafe impl TableEnvironment for KernelEnvironment<'_> {
+    forward!(self.inner: reach allocate free capabilities pages reserve allocate_run allocate_aligned);
+    forward!(self.inner: load find_unlike store exchange fill update update_alike);
+
+    #[inline(always)]
+    fn invalidate(&mut self, instruction: Maintenance) {
+        match self.flush {
+            Flush::Now | Flush::Later => self.inner.invalidate(instruction),
+            #[cfg(feature = "test-image")]
+            Flush::ThisCpu if matches!(instruction, Maintenance::Tlbi(..)) => {
+                bring_up::tlbi_vmalle1_local();
+            }
+            #[cfg(feature = "test-image")]
+            Flush::ThisCpu | Flush::NoCpu => {}
+        }
+    }
+}
+
+// SAFETY: one with an arena takes all pages from it, and stays what it is.
+unsafe impl HasArena for KernelEnvironment<'_> {
+    type Memory = KernelPhysToVirt;
+    fn arena(&mut self) -> Option<&mut Arena<KernelPhysToVirt>> {
+        let Hooked(bare) = self.inner.inner_mut().inner_mut();
+        bare.allocator.arena()
+    }
+}
