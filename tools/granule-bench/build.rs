@@ -55,15 +55,15 @@ fn unrelated(amount: u32) -> String {
         );
     }
     for (size, _) in ["Page16K", "Page64K"].iter().zip(1..amount) {
-        let tree = format!(
-            "granule::table::PageTables<granule::arch::{size}, granule::table::Environment<\
-             granule::table::DirectMapped<granule::table::Offset>, \
-             granule::table::FreeList<granule::table::Offset>, granule::table::NoCpu>>"
-        );
+        let tree = format!("granule::table::PageTables<granule::arch::{size}, {size}Pages>");
         let name = size.to_lowercase();
         let _ = writeln!(
             text,
-            "#[inline(never)] fn {name}(tree: &mut {tree}, at: u64, bytes: u64) -> bool {{\n\
+            "struct {size}Pages(granule::table::FreeList<granule::table::Offset>);\n\
+             unsafe impl granule::table::TableEnvironment for {size}Pages {{\n\
+             granule::forward!(self.0: reach allocate free);\n\
+             fn invalidate(&mut self, _: granule::table::Maintenance) {{}} }}\n\
+             #[inline(never)] fn {name}(tree: &mut {tree}, at: u64, bytes: u64) -> bool {{\n\
              use granule::arch::{{Attributes, Permissions, PhysicalAddress, VirtualAddress}};\n\
              use granule::table::{{Holes, Leaves, PermissionChange}};\n\
              let (start, all) = (VirtualAddress(at), Attributes::normal(Permissions::READ_WRITE));\n\

@@ -50,7 +50,7 @@
 //! let mut pages = FreeList::new(flat, PageSize::K16);
 //! unsafe { pages.add(start, PhysicalAddress(start.0 + 17 * 16384)) }; // SAFETY: as above.
 //!
-//! let mut tables = PageTables::<Page16K, _>::new(geometry, pages)?;
+//! let mut tables = PageTables::<Page16K, _>::new(geometry, pages.environment())?;
 //! let (base, ram) = (geometry.base(), Attributes::normal(Permissions::READ_WRITE));
 //! tables.map(base, PhysicalAddress(0x8000_0000), 1 << 30, ram, Leaves::LARGEST)?;
 //! let there = tables.query(base).ok_or("not mapped")?;

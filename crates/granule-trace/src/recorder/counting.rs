@@ -7,7 +7,6 @@
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use granule::arch::PhysicalAddress;
 use granule::forward;
-use granule::linear::{Arena, HasArena};
 use granule::table::{BitChange, BitPattern, Maintenance, TableEnvironment, TableRun, Visibility};
 
 /// The counts so far.
@@ -221,13 +220,5 @@ unsafe impl<T: TableEnvironment> TableEnvironment for Counted<'_, T> {
         };
         counter.add(1);
         self.inner.invalidate(instruction);
-    }
-}
-
-// SAFETY: all pages come from the wrapped environment.
-unsafe impl<T: HasArena> HasArena for Counted<'_, T> {
-    type Memory = T::Memory;
-    fn arena(&mut self) -> Option<&mut Arena<T::Memory>> {
-        self.inner.arena()
     }
 }

@@ -11,11 +11,11 @@
 //! code is out of line, which keeps the path without recording short.
 //!
 //! ```
-//! use granule::table::{FreeList, Offset};
+//! use granule::table::Offset;
 //! use granule_trace::recorder::{NoSink, Traced};
 //!
 //! // No event is recorded, and the wrapper takes no space.
-//! assert_eq!(size_of::<Traced<FreeList<Offset>, NoSink>>(), size_of::<FreeList<Offset>>());
+//! assert_eq!(size_of::<Traced<Offset, NoSink>>(), size_of::<Offset>());
 //! ```
 
 mod counting;

@@ -6,7 +6,6 @@ use super::sink::{Sink, entry, seen_by, stored};
 use crate::{Barrier, Event, System};
 use granule::arch::{Descriptor, PhysicalAddress};
 use granule::forward;
-use granule::linear::{Arena, HasArena};
 use granule::table::{BitChange, FreedTable, Maintenance, TableEnvironment, TableRun, Visibility};
 
 /// An environment of page tables, with recorded calls.
@@ -31,14 +30,6 @@ impl<T, S: Sink> Traced<T, S> {
     /// The wrapped environment, for calls that are not recorded.
     pub const fn inner_mut(&mut self) -> &mut T {
         &mut self.recorded.inner
-    }
-}
-
-// SAFETY: all pages come from `inner`.
-unsafe impl<T: HasArena, S: Sink> HasArena for Traced<T, S> {
-    type Memory = T::Memory;
-    fn arena(&mut self) -> Option<&mut Arena<T::Memory>> {
-        self.recorded.inner.arena()
     }
 }
 

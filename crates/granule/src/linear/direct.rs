@@ -15,15 +15,14 @@ use super::LeafStats;
 use crate::arch::PhysicalAddress;
 use crate::arch::page_size::{Level, Page, PageSize};
 use crate::table::{
-    FreeList, FreedTable, Maintenance, PageTables, PhysToVirt, Piece, Reservation,
-    TableEnvironment, TableError, TablePages, TableRun,
+    FreeList, FreedTable, PageTables, PhysToVirt, Piece, Reservation, TableEnvironment, TableError,
+    TablePages, TableRun,
 };
 
 /// Table memory for the boot: a static pool, then the mapped part of a piece of RAM.
 ///
 /// Pages that were never allocated are not touched, because they may not be mapped yet. Freed pages
-/// are kept in a [`FreeList`] and reused first. As that list, it is by itself the environment of tables
-/// that no CPU walks.
+/// are kept in a [`FreeList`] and reused first.
 #[derive(Debug)]
 pub struct Arena<R> {
     page_size: PageSize,
@@ -142,30 +141,25 @@ impl<R> Arena<R> {
     }
 }
 
-// SAFETY: the callers of `new` and `extend` vouched for the memory, and that of `create` for what `ram` has
-// from `extend`. Each page is allocated once, because the private extents only shrink, and freed pages are in
-// the private `freed`.
-unsafe impl<R: PhysToVirt> TableEnvironment for Arena<R> {
+// Each page is allocated once, because the private extents only shrink, and freed pages are in the private
+// `freed`.
+impl<R: PhysToVirt> Arena<R> {
+    /// See [`TableEnvironment::reach`].
     #[inline(always)]
-    fn reach(&self, table: PhysicalAddress) -> *mut u64 {
+    pub fn reach(&self, table: PhysicalAddress) -> *mut u64 {
         self.freed.reach(table)
     }
 
-    fn allocate(&mut self) -> Option<PhysicalAddress> {
-        self.allocate_run(1).map(|run| run.first)
-    }
-
-    #[inline(always)]
-    fn invalidate(&mut self, _instruction: Maintenance) {}
-
-    fn pages(&self) -> Option<TablePages> {
+    /// See [`TableEnvironment::pages`].
+    pub const fn pages(&self) -> Option<TablePages> {
         Some(TablePages {
             page_size: self.page_size,
             end: PhysicalAddress(self.end),
         })
     }
 
-    fn reserve(&mut self, tables: usize) -> Reservation {
+    /// See [`TableEnvironment::reserve`].
+    pub const fn reserve(&mut self, tables: usize) -> Reservation {
         if self.available() >= tables as u64 {
             Reservation::Granted
         } else {
@@ -173,7 +167,13 @@ unsafe impl<R: PhysToVirt> TableEnvironment for Arena<R> {
         }
     }
 
-    fn allocate_run(&mut self, most: usize) -> Option<TableRun> {
+    /// See [`TableEnvironment::allocate`].
+    pub fn allocate(&mut self) -> Option<PhysicalAddress> {
+        self.allocate_run(1).map(|run| run.first)
+    }
+
+    /// See [`TableEnvironment::allocate_run`].
+    pub fn allocate_run(&mut self, most: usize) -> Option<TableRun> {
         if self.freed.available() > 0 {
             return self.freed.allocate_run(most);
         }
@@ -189,7 +189,8 @@ unsafe impl<R: PhysToVirt> TableEnvironment for Arena<R> {
         })
     }
 
-    fn allocate_aligned(&mut self, count: usize) -> Option<PhysicalAddress> {
+    /// See [`TableEnvironment::allocate_aligned`].
+    pub fn allocate_aligned(&mut self, count: usize) -> Option<PhysicalAddress> {
         let page = self.page_size.bytes();
         let bytes = page * count as u64;
         let aligned = |extent: &FreeRun| {
@@ -214,47 +215,9 @@ unsafe impl<R: PhysToVirt> TableEnvironment for Arena<R> {
         Some(PhysicalAddress(first))
     }
 
-    fn free(&mut self, table: FreedTable) {
+    /// See [`TableEnvironment::free`].
+    pub fn free(&mut self, table: FreedTable) {
         self.freed.free(table);
-    }
-}
-
-/// An environment whose tables may come from an [`Arena`].
-///
-/// [`create`] tells the arena which of its pages are mapped. It must be the one that allocates them:
-///
-/// ```compile_fail,E0200
-/// use granule::linear::{Arena, HasArena};
-/// use granule::table::Offset;
-///
-/// struct Tables {
-///     another: Arena<Offset>,
-/// }
-///
-/// impl HasArena for Tables {
-///     type Memory = Offset;
-///     fn arena(&mut self) -> Option<&mut Arena<Offset>> {
-///         Some(&mut self.another)
-///     }
-/// }
-/// ```
-///
-/// # Safety
-///
-/// If [`arena`](Self::arena) returns an arena, it is always the same one, and all pages that the
-/// environment gives come from it.
-pub unsafe trait HasArena {
-    /// The access of the arena to freed pages.
-    type Memory: PhysToVirt;
-    /// The arena, if tables come from one.
-    fn arena(&mut self) -> Option<&mut Arena<Self::Memory>>;
-}
-
-// SAFETY: the environment is the arena.
-unsafe impl<R: PhysToVirt> HasArena for Arena<R> {
-    type Memory = R;
-    fn arena(&mut self) -> Option<&mut Self> {
-        Some(self)
     }
 }
 
@@ -275,14 +238,15 @@ pub fn arena_pages(stats: &LeafStats, available: u64) -> u64 {
 ///
 /// ```compile_fail,E0133
 /// use granule::arch::Page4K;
-/// use granule::linear::{HasArena, create};
-/// use granule::table::{PageTables, Piece, TableEnvironment, TableError};
+/// use granule::linear::{Arena, create};
+/// use granule::table::{Offset, PageTables, Piece, TableEnvironment, TableError};
 ///
-/// fn anywhere<E: TableEnvironment + HasArena>(
+/// fn anywhere<E: TableEnvironment>(
 ///     tables: &mut PageTables<Page4K, E>,
 ///     elsewhere: &[Piece],
+///     arena: fn(&mut E) -> Option<&mut Arena<Offset>>,
 /// ) -> Result<(), TableError> {
-///     create(tables, elsewhere)
+///     create(tables, elsewhere, arena)
 /// }
 /// ```
 ///
@@ -292,22 +256,22 @@ pub fn arena_pages(stats: &LeafStats, available: u64) -> u64 {
 ///
 /// # Safety
 ///
+/// `arena` returns the arena that all pages of the environment come from, always the same one, or always `None`.
 /// If the arena has RAM from [`Arena::extend`] and one of the `pieces` covers it, the arena's memory
 /// and the environment of `tables` reach that RAM once the piece is mapped: this CPU walks the tables,
 /// and the piece maps the RAM, readable and writable, to where both look for it.
-pub unsafe fn create<P, E>(
+pub unsafe fn create<P, E, R>(
     tables: &mut PageTables<P, E>,
     pieces: &[Piece],
+    arena: impl Fn(&mut E) -> Option<&mut Arena<R>>,
 ) -> Result<(), TableError>
 where
     P: Page,
-    E: TableEnvironment + HasArena,
+    E: TableEnvironment,
+    R: PhysToVirt,
 {
     let span = tables.geometry().span();
-    let ram = tables
-        .own_environment()
-        .arena()
-        .map(|arena| arena.unused_ram());
+    let ram = arena(tables.own_environment()).map(|arena| arena.unused_ram());
     let home = ram
         .filter(|(first, end)| first < end)
         .and_then(|(first, end)| {
@@ -319,7 +283,7 @@ where
         tables.publish();
         return mapped;
     };
-    let (low, high) = map_arena(tables, pieces, home, first.0, end.0)?;
+    let (low, high) = map_arena(tables, pieces, arena, home, (first.0, end.0))?;
     let below = tables.map_unpublished(pieces, (0, low));
     let mapped = below.and_then(|()| tables.map_unpublished(pieces, (high, span)));
     tables.publish();
@@ -329,16 +293,17 @@ where
 /// Maps the part of the linear map that covers the arena, whose physical addresses are `first` to
 /// `end`. Each round uses the tables that the round before made reachable. Returns the range of
 /// offsets mapped.
-fn map_arena<P, E>(
+fn map_arena<P, E, R>(
     tables: &mut PageTables<P, E>,
     pieces: &[Piece],
+    arena: impl Fn(&mut E) -> Option<&mut Arena<R>>,
     home: &Piece,
-    first: u64,
-    end: u64,
+    (first, end): (u64, u64),
 ) -> Result<(u64, u64), TableError>
 where
     P: Page,
-    E: TableEnvironment + HasArena,
+    E: TableEnvironment,
+    R: PhysToVirt,
 {
     let outside = TableError::OutsideSpace {
         start: home.start,
@@ -370,8 +335,7 @@ where
             low + span
         } else {
             // A table for each span, one more for each table's worth of those, and one a level.
-            let arena = tables.own_environment().arena();
-            let available = arena.map_or(0, |arena| arena.available());
+            let available = arena(tables.own_environment()).map_or(0, |arena| arena.available());
             let upper = available / P::SIZE.entries() as u64 + Level::ALL.len() as u64;
             let spans = available.saturating_sub(upper).max(1);
             spans
@@ -383,7 +347,7 @@ where
         // The next round and later callers write tables through this mapping.
         tables.publish();
         high = next;
-        if let Some(arena) = tables.own_environment().arena() {
+        if let Some(arena) = arena(tables.own_environment()) {
             arena.mapped_to(high.wrapping_sub(distance));
         }
     }

@@ -39,11 +39,19 @@ use core::ops::ControlFlow;
 ///     Attributes, CpuFeatures, Geometry, IdRegisters, PageSize, Permissions, PhysicalAddress,
 ///     Regime, VaRange, VirtualAddress,
 /// };
-/// use granule::table::{AnyPageTables, FreeList, Leaves, Live, Offset};
+/// use granule::table::{AnyPageTables, FreeList, Leaves, Live, Maintenance, Offset, TableEnvironment};
 /// use std::sync::Mutex;
 ///
+/// struct Kernel(FreeList<Offset>);
+///
+/// // SAFETY: the list alone owns its pages. No CPU walks the tables in this example.
+/// unsafe impl TableEnvironment for Kernel {
+///     granule::forward!(self.0: reach allocate free);
+///     fn invalidate(&mut self, _: Maintenance) {}
+/// }
+///
 /// /// The kernel's tables, once they are built. A kernel has its own lock.
-/// static TABLES: Mutex<Option<Live<AnyPageTables<FreeList<Offset>>>>> = Mutex::new(None);
+/// static TABLES: Mutex<Option<Live<AnyPageTables<Kernel>>>> = Mutex::new(None);
 ///
 /// # let mut pages = vec![0u64; 5 * 8192];
 /// # let start = PhysicalAddress(pages.as_mut_ptr().expose_provenance() as u64);
@@ -57,7 +65,7 @@ use core::ops::ControlFlow;
 /// let live = unsafe {
 ///     let mut pages = FreeList::new(Offset::new(0), size);
 ///     pages.add(start, end);
-///     AnyPageTables::new(geometry, pages)?.make_live()
+///     AnyPageTables::new(geometry, Kernel(pages))?.make_live()
 /// };
 /// assert_eq!(live.page_size(), PageSize::K64);
 /// *TABLES.lock().unwrap() = Some(live);

@@ -10,6 +10,7 @@ use super::entries::PhysToVirt;
 use super::environment::{Maintenance, Reservation, TableEnvironment, TablePages, TableRun};
 use super::pending::FreedTable;
 use crate::arch::{PageSize, PhysicalAddress};
+use crate::forward;
 
 /// The word of a free run's first page with the address of the next run.
 const NEXT: usize = 0;
@@ -40,12 +41,12 @@ impl Run {
 /// So no page is ever lost, [`available`](Self::available) is exact, and a reservation never fails
 /// because free pages are scattered.
 ///
-/// By itself it is the environment of tables that no CPU walks: it issues no instruction. The
-/// environment of live tables has a list, and issues them.
+/// The environment of live tables has a list, [forwards](crate::forward) what concerns pages to it, and issues
+/// instructions. For tables that no CPU walks [`environment`](Self::environment) is enough.
 ///
 /// ```
 /// use granule::arch::{PageSize, PhysicalAddress};
-/// use granule::table::{FreeList, Offset, TableEnvironment};
+/// use granule::table::{FreeList, Offset};
 ///
 /// let mut memory = vec![0u64; 4 * 512];
 /// let start = memory.as_mut_ptr().expose_provenance() as u64;
@@ -216,29 +217,29 @@ impl<R: PhysToVirt> FreeList<R> {
     }
 }
 
-// SAFETY: the caller of `add` vouched for the memory. A page is in one run at a time: `allocate_run`
-// takes it out, and `free` gets only pages that were allocated and that no walker reaches.
-unsafe impl<R: PhysToVirt> TableEnvironment for FreeList<R> {
+impl<R: PhysToVirt> FreeList<R> {
+    /// The environment of tables that take their pages from the list, and that no CPU walks: it issues no
+    /// instruction.
+    pub fn environment(self) -> impl TableEnvironment {
+        NotWalked(self)
+    }
+
+    /// See [`TableEnvironment::reach`].
     #[inline(always)]
-    fn reach(&self, table: PhysicalAddress) -> *mut u64 {
+    pub fn reach(&self, table: PhysicalAddress) -> *mut u64 {
         self.memory.pointer(table)
     }
 
-    fn allocate(&mut self) -> Option<PhysicalAddress> {
-        self.allocate_run(1).map(|run| run.first)
-    }
-
-    #[inline(always)]
-    fn invalidate(&mut self, _instruction: Maintenance) {}
-
-    fn pages(&self) -> Option<TablePages> {
+    /// See [`TableEnvironment::pages`].
+    pub const fn pages(&self) -> Option<TablePages> {
         Some(TablePages {
             page_size: self.page_size,
             end: PhysicalAddress(self.end),
         })
     }
 
-    fn reserve(&mut self, tables: usize) -> Reservation {
+    /// See [`TableEnvironment::reserve`].
+    pub const fn reserve(&mut self, tables: usize) -> Reservation {
         if self.available >= tables as u64 {
             Reservation::Granted
         } else {
@@ -246,7 +247,13 @@ unsafe impl<R: PhysToVirt> TableEnvironment for FreeList<R> {
         }
     }
 
-    fn allocate_run(&mut self, most: usize) -> Option<TableRun> {
+    /// See [`TableEnvironment::allocate`].
+    pub fn allocate(&mut self) -> Option<PhysicalAddress> {
+        self.allocate_run(1).map(|run| run.first)
+    }
+
+    /// See [`TableEnvironment::allocate_run`].
+    pub fn allocate_run(&mut self, most: usize) -> Option<TableRun> {
         if self.current.is_empty() {
             if self.first == NONE {
                 return None;
@@ -267,7 +274,8 @@ unsafe impl<R: PhysToVirt> TableEnvironment for FreeList<R> {
         })
     }
 
-    fn allocate_aligned(&mut self, count: usize) -> Option<PhysicalAddress> {
+    /// See [`TableEnvironment::allocate_aligned`].
+    pub fn allocate_aligned(&mut self, count: usize) -> Option<PhysicalAddress> {
         let (run, start) = match self.aligned(self.current, count) {
             Some(start) => (core::mem::replace(&mut self.current, Run::EMPTY), start),
             None => self.unlink_aligned(count)?,
@@ -283,9 +291,22 @@ unsafe impl<R: PhysToVirt> TableEnvironment for FreeList<R> {
         Some(PhysicalAddress(start))
     }
 
-    fn free(&mut self, table: FreedTable) {
+    /// See [`TableEnvironment::free`]. The page was allocated here, or is of memory that the list reaches.
+    pub fn free(&mut self, table: FreedTable) {
         let start = table.address().0;
         let end = start + self.page_size.bytes();
         self.put(Run { start, end });
     }
+}
+
+/// The environment of tables that no CPU walks.
+struct NotWalked<R>(FreeList<R>);
+
+// SAFETY: the caller of `add` vouched for the memory. A page is in one run at a time: `allocate_run`
+// takes it out, and `free` gets only pages that were allocated and that no walker reaches.
+unsafe impl<R: PhysToVirt> TableEnvironment for NotWalked<R> {
+    forward!(self.0: reach allocate free pages reserve allocate_run allocate_aligned);
+
+    #[inline(always)]
+    fn invalidate(&mut self, _instruction: Maintenance) {}
 }

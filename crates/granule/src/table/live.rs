@@ -119,7 +119,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Until [`retire`](Live::retire):
     ///
     /// - the environment [issues](TableEnvironment::invalidate) every instruction, and it takes effect on
-    ///   each CPU that walks the tables. One that issues none, as a [`FreeList`](super::FreeList) by
+    ///   each CPU that walks the tables. One that issues none, as that of a [`FreeList`](super::FreeList) by
     ///   itself, suits only tables that are not walked in spite of the call.
     /// - A CPU that walks the tables has the TCR, MAIR and VTCR of the tables' geometry.
     /// - At stage 2, a CPU that changes the tables has the VMID of the guest in VTTBR_EL2, and not

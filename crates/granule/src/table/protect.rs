@@ -172,7 +172,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// # };
     /// # let cpu = CpuFeatures::new(IdRegisters::new().mmfr0(5));
     /// # let geometry = Geometry::new(&cpu, PageSize::K4, 39, VaRange::Lower, Regime::El1And0)?;
-    /// # let mut tables = PageTables::<Page4K, _>::new(geometry, pages)?;
+    /// # let mut tables = PageTables::<Page4K, _>::new(geometry, pages.environment())?;
     /// # let clean = Attributes::normal(Permissions::READ.dirty_modifier(true));
     /// # tables.map(VirtualAddress(0), PhysicalAddress(0), 0x4000, clean, Leaves::PAGES)?;
     /// # tables.set_dirty(VirtualAddress(0x2000), 0x1000, true, Holes::Refuse)?;

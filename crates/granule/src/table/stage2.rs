@@ -33,7 +33,7 @@
 //!     pages.add(start, end);
 //!     pages
 //! };
-//! let mut guest = PageTables::<Page4K, _, Stage2>::new(geometry, pages)?;
+//! let mut guest = PageTables::<Page4K, _, Stage2>::new(geometry, pages.environment())?;
 //! let ram = IntermediateAddress(1 << 30);
 //! let host = PhysicalAddress(0x8_0000_0000);
 //! let all = Stage2Attributes::normal(Stage2Permissions::ALL);

@@ -5,10 +5,11 @@ use granule::arch::{
     Attributes, Dispatch, Geometry, Page, Page4K, Page64K, PageSize, Permissions, PhysicalAddress,
     VaRange, VirtualAddress,
 };
+use granule::forward;
 use granule::linear::Arena;
 use granule::table::{
-    FreeList, FreedTable, Leaves, PageTables, PhysToVirt, Reservation, TableEnvironment,
-    TableError, Visit,
+    FreeList, FreedTable, Leaves, Maintenance, PageTables, PhysToVirt, Reservation,
+    TableEnvironment, TableError, Visit,
 };
 use granule_testing::cases;
 use granule_testing::shape;
@@ -264,7 +265,16 @@ fn pages_that_come_back_in_order_become_one_run_again() {
     }
 }
 
-type Tables<P> = PageTables<P, FreeList<Room>>;
+/// An environment that shows its list.
+struct Listed(FreeList<Room>);
+
+// SAFETY: the list keeps the promises. No CPU walks the tables.
+unsafe impl TableEnvironment for Listed {
+    forward!(self.0: reach allocate free pages reserve allocate_run allocate_aligned);
+    fn invalidate(&mut self, _: Maintenance) {}
+}
+
+type Tables<P> = PageTables<P, Listed>;
 
 /// Empty tables whose list has so many pages; the last are apart from the others.
 fn tables<P: Page>(geometry: Geometry, pages: u64) -> (Room, Result<Tables<P>, TableError>) {
@@ -279,7 +289,7 @@ fn tables<P: Page>(geometry: Geometry, pages: u64) -> (Room, Result<Tables<P>, T
         list.add(PhysicalAddress(half + page), PhysicalAddress(end));
     }
     assert_eq!(list.available(), pages);
-    (room, PageTables::new(geometry, list))
+    (room, PageTables::new(geometry, Listed(list)))
 }
 
 /// All valid entries of the tables: the table, the index and the descriptor.
@@ -316,7 +326,7 @@ impl Dispatch for EveryShortage {
                 continue;
             };
             let before = entries(&tables);
-            let free = tables.environment().available();
+            let free = tables.environment().0.available();
             assert_eq!(free, pages - 1);
             let output = PhysicalAddress(16 * page);
             let mapped = tables.map(at, output, 8 * page, attributes, Leaves::PAGES);
@@ -326,17 +336,17 @@ impl Dispatch for EveryShortage {
                 };
                 assert!(needed as u64 > free);
                 assert_eq!(entries(&tables), before);
-                assert_eq!(tables.environment().available(), free);
+                assert_eq!(tables.environment().0.available(), free);
                 failures += 1;
                 room.end();
                 continue;
             }
             // Exactly enough: nothing is left, and all of it comes back, again and again.
-            assert_eq!(tables.environment().available(), 0);
+            assert_eq!(tables.environment().0.available(), 0);
             for _ in 0..if cfg!(miri) { 1 } else { 100 } {
                 tables.unmap(at, 8 * page).unwrap();
                 assert_eq!(entries(&tables), before);
-                assert_eq!(tables.environment().available(), free);
+                assert_eq!(tables.environment().0.available(), free);
                 tables
                     .map(at, output, 8 * page, attributes, Leaves::PAGES)
                     .unwrap();
@@ -367,6 +377,15 @@ fn refusal<P: Page>(environment: impl TableEnvironment) -> Option<TableError> {
     PageTables::<P, _>::new(geometry, environment).err()
 }
 
+/// An environment of an arena.
+struct Early(Arena<Room>);
+
+// SAFETY: the arena keeps the promises. No CPU walks the tables.
+unsafe impl TableEnvironment for Early {
+    forward!(self.0: reach allocate free pages reserve allocate_run allocate_aligned);
+    fn invalidate(&mut self, _: Maintenance) {}
+}
+
 /// A list and an arena of pages of `size` that end at `end`; each is refused before a page is taken.
 fn refusals<P: Page>(size: PageSize, end: u64) -> [Option<TableError>; 2] {
     let (start, end) = (PhysicalAddress(end - size.bytes()), PhysicalAddress(end));
@@ -378,7 +397,7 @@ fn refusals<P: Page>(size: PageSize, end: u64) -> [Option<TableError>; 2] {
         arena.extend_mapped(start, end);
         arena
     };
-    [refusal::<P>(list), refusal::<P>(arena)]
+    [refusal::<P>(Listed(list)), refusal::<P>(Early(arena))]
 }
 
 #[test]

@@ -300,7 +300,7 @@ fn a_query_may_run_meanwhile() {
     tables.0[2][1] = Descriptor::leaf(&geometry, Level::L3, PhysicalAddress(0x5000), rw).0;
     let at = PhysicalAddress(Box::into_raw(tables).expose_provenance() as u64);
     // SAFETY: the tables lie at their own addresses until the end of the test. No page is needed.
-    let environment = || FreeList::new(unsafe { Offset::new(0) }, PageSize::K4);
+    let environment = || FreeList::new(unsafe { Offset::new(0) }, PageSize::K4).environment();
     // SAFETY: the root of the tables above. No CPU walks them.
     let live = unsafe { Live::<PageTables<Page4K, _>>::from_root(at, geometry, environment()) };
     let live = live.unwrap();

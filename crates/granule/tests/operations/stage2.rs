@@ -10,8 +10,8 @@ use granule::arch::{
 };
 use granule::linear::Arena;
 use granule::table::{
-    FreeList, Holes, Leaves, Offset, PageTables, Stage2, Stage2PermissionChange, TableEnvironment,
-    TableError, TableView, Visit,
+    FreeList, Holes, Leaves, Offset, PageTables, Stage2, Stage2PermissionChange, TableError,
+    TableView, Visit,
 };
 use granule_testing::held::Held;
 use granule_testing::host::{self, Event, Host, Runs};
@@ -334,8 +334,8 @@ fn running_out_leaves_a_guest_as_it_was() {
 }
 
 /// Takes the runs of `wanted` from 64 pages at `start`, and then every page that is left.
-fn take_runs<E: TableEnvironment>(
-    mut allocator: E,
+fn take_runs(
+    mut aligned: impl FnMut(usize) -> Option<PhysicalAddress>,
     size: PageSize,
     start: u64,
     wanted: &[(usize, bool)],
@@ -344,7 +344,7 @@ fn take_runs<E: TableEnvironment>(
     let end = start + 64 * page;
     let mut taken = Vec::new();
     for &(count, found) in wanted {
-        let run = allocator.allocate_aligned(count);
+        let run = aligned(count);
         assert_eq!(run.is_some(), found, "{count} pages of {size}");
         let Some(run) = run else { continue };
         let bytes = count as u64 * page;
@@ -352,7 +352,7 @@ fn take_runs<E: TableEnvironment>(
         assert!(run.0 >= start && run.0 + bytes <= end);
         taken.extend((0..count as u64).map(|number| run.0 + number * page));
     }
-    while let Some(page) = allocator.allocate() {
+    while let Some(page) = aligned(1) {
         taken.push(page.0);
     }
     taken.sort_unstable();
@@ -372,15 +372,15 @@ fn allocators_have_aligned_runs_and_lose_no_page() {
         // SAFETY: the vector is reached where it lies.
         let flat = unsafe { Offset::new(0) };
         // SAFETY: the vector outlives the allocators, which use it one after the other.
-        let arena = unsafe { Arena::new(flat, from, to, size) };
+        let mut arena = unsafe { Arena::new(flat, from, to, size) };
         let wanted = [(16, true), (1, true), (4, true), (16, true), (16, false)];
-        take_runs(arena, size, start, &wanted);
+        take_runs(|count| arena.allocate_aligned(count), size, start, &wanted);
         let mut list = FreeList::new(flat, size);
         // SAFETY: as above.
         unsafe { list.add(from, to) };
         let wanted = [16, 1, 4, 16, 16].map(|count| (count, true));
         let wanted = [&wanted[..], &[(16, false)]].concat();
-        take_runs(list, size, start, &wanted);
+        take_runs(|count| list.allocate_aligned(count), size, start, &wanted);
     }
 }
 

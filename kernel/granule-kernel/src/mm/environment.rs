@@ -11,7 +11,7 @@ use crate::trace::bring_up;
 use crate::trace::recorder::Recorder;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{PageSize, PhysicalAddress};
-use granule::linear::{Arena, HasArena};
+use granule::linear::Arena;
 use granule::table::{
     FreedTable, Maintenance, PhysToVirt, Reservation, TableEnvironment, TableRun,
 };
@@ -111,6 +111,12 @@ impl<'a> KernelEnvironment<'a> {
         self.flush
     }
 
+    /// The boot's arena, if the tables come from it: then all do, and always the same one.
+    pub(super) const fn arena(&mut self) -> Option<&mut Arena<KernelPhysToVirt>> {
+        let Hooked(bare) = self.inner.inner_mut().inner_mut();
+        bare.allocator.arena()
+    }
+
     /// The environment that invalidates on all CPUs, for a caller that has checked that nothing is recorded.
     pub(super) const fn unrecorded(&mut self) -> &mut Counted<'a, Hooked<'a>> {
         self.inner.inner_mut()
@@ -134,14 +140,5 @@ unsafe impl TableEnvironment for KernelEnvironment<'_> {
             #[cfg(feature = "test-image")]
             Flush::ThisCpu | Flush::NoCpu => {}
         }
-    }
-}
-
-// SAFETY: one with an arena takes all pages from it, and stays what it is.
-unsafe impl HasArena for KernelEnvironment<'_> {
-    type Memory = KernelPhysToVirt;
-    fn arena(&mut self) -> Option<&mut Arena<KernelPhysToVirt>> {
-        let Hooked(bare) = self.inner.inner_mut().inner_mut();
-        bare.allocator.arena()
     }
 }

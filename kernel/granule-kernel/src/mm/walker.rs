@@ -221,7 +221,7 @@ impl<P: Page> Tree for Walker<'_, P> {
     }
     fn make_direct(&mut self, pieces: &[Piece]) -> Done {
         // SAFETY: as the caller of `open` vouches. These pieces are the map in which the arena's RAM is found.
-        unsafe { linear::create(self, pieces) }
+        unsafe { linear::create(self, pieces, KernelEnvironment::arena) }
     }
     fn unmap(&mut self, start: VirtualAddress, bytes: u64) -> Done {
         self.unmap(start, bytes)?;
@@ -264,7 +264,7 @@ impl<P: Page> Tree for Walker<'_, P> {
     }
     fn arena(&mut self) -> Option<&mut Arena<KernelPhysToVirt>> {
         // SAFETY: the callers only extend the arena and read its state.
-        linear::HasArena::arena(unsafe { self.environment_mut() })
+        unsafe { self.environment_mut() }.arena()
     }
     fn flush(&mut self, start: VirtualAddress, bytes: u64) {
         let geometry = *self.geometry();

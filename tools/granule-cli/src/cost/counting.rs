@@ -9,7 +9,7 @@ use granule::arch::tlbi::{Invalidation, TlbCapabilities, TlbiScope};
 use granule::arch::{Descriptor, Dispatch, Geometry, Level, Page, PhysicalAddress, VirtualAddress};
 use granule::forward;
 use granule::linear::fixmap::{Entries, FixmapBuilder, FixmapSlots, Slot};
-use granule::linear::{self, Arena, Barriers, HasArena, Published};
+use granule::linear::{self, Arena, Barriers, Published};
 use granule::table::{
     Live, Maintenance, Offset, PageTables, Piece, Reservation, TableEnvironment, TableError,
     TablePages, Visibility, invalidate, publish,
@@ -61,7 +61,11 @@ impl Dispatch for Direct<'_> {
         let mut tables =
             unsafe { Live::<PageTables<P, _>>::from_root(root, self.geometry, environment)? };
         // SAFETY: no CPU walks the tables, and `Tables` reaches every one of them, mapped or not.
-        unsafe { linear::create(tables.changes(), self.pieces)? };
+        unsafe {
+            linear::create(tables.changes(), self.pieces, |counted| {
+                Some(&mut counted.inner_mut().arena)
+            })?;
+        }
         Ok(Cost {
             counts: counters.get(),
             zeroed: 0,
@@ -103,7 +107,9 @@ impl Tables {
 unsafe impl TableEnvironment for Tables {
     const BY_POINTER: bool = false;
 
-    forward!(self.arena: reach allocate free invalidate pages reserve allocate_run allocate_aligned);
+    forward!(self.arena: reach allocate free pages reserve allocate_run allocate_aligned);
+
+    fn invalidate(&mut self, _instruction: Maintenance) {}
 
     fn capabilities(&self) -> TlbCapabilities {
         self.capabilities
@@ -147,14 +153,6 @@ unsafe impl TableEnvironment for Tables {
             *entry = value;
             value = value.wrapping_add(step);
         }
-    }
-}
-
-// SAFETY: all pages come from the arena.
-unsafe impl HasArena for Tables {
-    type Memory = Offset;
-    fn arena(&mut self) -> Option<&mut Arena<Offset>> {
-        Some(&mut self.arena)
     }
 }
 

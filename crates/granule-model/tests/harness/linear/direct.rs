@@ -7,7 +7,7 @@ use crate::shape::Shape;
 use granule::arch::{Geometry, Page, Page4K, Page16K, Page64K, PhysicalAddress};
 use granule::forward;
 use granule::linear::LeafStats;
-use granule::linear::{self, Arena, HasArena};
+use granule::linear::{self, Arena};
 use granule::table::{FreedTable, Leaves, PageTables, Reservation, TableEnvironment, TableRun};
 use granule_model::{Access, Event, Outcome};
 use granule_testing::held::Held;
@@ -21,10 +21,8 @@ pub(super) struct WithArena {
     geometry: Geometry,
 }
 
-// SAFETY: all pages come from `arena`.
-unsafe impl HasArena for WithArena {
-    type Memory = NothingFreed;
-    fn arena(&mut self) -> Option<&mut Arena<NothingFreed>> {
+impl WithArena {
+    pub(super) const fn arena(&mut self) -> Option<&mut Arena<NothingFreed>> {
         Some(&mut self.arena)
     }
 }
@@ -125,7 +123,7 @@ fn direct<P: Page>(shape: Shape, leaves: Leaves, pool: u64) -> u64 {
         unsafe { arena.extend(PhysicalAddress(first), end) };
     }
     // SAFETY: the model's memory is reached everywhere.
-    let created = unsafe { linear::create(&mut tables, &pieces) };
+    let created = unsafe { linear::create(&mut tables, &pieces, WithArena::arena) };
     assert_eq!(created, Ok(()), "{shape:?}");
     assert_eq!(
         // SAFETY: nothing changes.

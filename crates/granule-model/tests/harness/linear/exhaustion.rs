@@ -1,6 +1,6 @@
 //! Every builder runs out of pages at every one that it takes.
 
-use super::direct::with_arena;
+use super::direct::{WithArena, with_arena};
 use super::fixmap::with_fixmap;
 use super::pieces;
 use crate::shape::Shape;
@@ -35,7 +35,7 @@ fn exhausted<P: Page>(shape: Shape, leaves: Leaves) -> u64 {
         let (world, mut tables) = with_arena::<P>(&shape, had + 1);
         let before = entries(&tables);
         // SAFETY: the model's memory is reached everywhere.
-        let result = unsafe { linear::create(&mut tables, &pieces) };
+        let result = unsafe { linear::create(&mut tables, &pieces, WithArena::arena) };
         let what = format!("direct: {had} of {needed} pages, {shape:?}");
         assert!(
             matches!(result, Err(TableError::OutOfTables { .. })),
