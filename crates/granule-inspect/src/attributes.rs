@@ -103,10 +103,10 @@ impl Decoded {
                     accessed: found.accessed,
                     not_global: false,
                     sharing: sharing(found.shareability),
-                    memory: MemoryType::of_stage2(memory, geometry.forced_write_back()),
+                    memory: MemoryType::of_stage2(memory, geometry.shape().forced_write_back()),
                     dirty_modifier: allowed.dirty_modifier,
                     guarded: false,
-                    two_privileges: geometry.execute_by_privilege(),
+                    two_privileges: geometry.shape().execute_by_privilege(),
                     stage2: true,
                 }
             }

@@ -110,8 +110,8 @@ fn steps_to(tables: &Tables<'_>, tree: &Tree, address: u64, steps: &mut Vec<Step
         return End::Outside { first, last };
     };
     let mut level = geometry.start_level();
-    let number = offset >> (size.level_shift(level) + size.index_bits());
-    let mut table = tree.root.wrapping_add(number << size.shift());
+    let number = offset >> (size.level_shift(level) + size.entries().ilog2());
+    let mut table = PhysicalAddress(tree.root.0.wrapping_add(number << size.shift()));
     let mut restrictions = 0;
     loop {
         let index = size.index(offset, level);
@@ -150,7 +150,7 @@ fn steps_to(tables: &Tables<'_>, tree: &Tree, address: u64, steps: &mut Vec<Step
                 let leaf = restricted(descriptor, restrictions, geometry.regime());
                 let decoded = Decoded::new(tree, leaf.0);
                 let into = offset & (size.entry_bytes(level) - 1);
-                let output = output.wrapping_add(into);
+                let output = PhysicalAddress(output.0.wrapping_add(into));
                 if !decoded.accessed {
                     return End::AccessFlag { level, output };
                 }

@@ -37,7 +37,8 @@ fn allowed(tree: &Tree, level: Level, kind: Kind) -> u64 {
         Kind::Table => size.shift(),
         _ => size.level_shift(level),
     };
-    let address = geometry.address_bits(PhysicalAddress(mask(51, low)));
+    let address =
+        Descriptor::leaf(geometry, Level::L3, PhysicalAddress(mask(51, low)), 0).0 & !0b11;
     // In the format that a guess cannot exclude these are address bits.
     let perhaps = if tree.knows_format() { 0 } else { mask(49, 48) };
     let both = mask(11, 0) | address | perhaps;
@@ -55,7 +56,7 @@ fn allowed(tree: &Tree, level: Level, kind: Kind) -> u64 {
     if size.contiguous_entries(level) > 1 {
         bits |= Descriptor::CONTIGUOUS;
     }
-    if !level.is_last() {
+    if level != Level::L3 {
         bits |= Descriptor::NT;
     }
     if !stage2 {
@@ -142,7 +143,7 @@ pub fn about(bytes: u64) -> String {
 #[must_use]
 pub fn leaf_name(page_size: PageSize, level: Level) -> String {
     let bytes = size(page_size.entry_bytes(level));
-    match level.is_last() {
+    match level == Level::L3 {
         true => format!("{bytes} page"),
         false => format!("{bytes} block"),
     }
@@ -191,7 +192,7 @@ pub fn leaf_words(tree: &Tree, descriptor: Descriptor, level: Level) -> Vec<Stri
     if descriptor.is_contiguous() {
         words.push("contiguous".to_owned());
     }
-    if !level.is_last() && descriptor.0 & Descriptor::NT != 0 {
+    if level != Level::L3 && descriptor.0 & Descriptor::NT != 0 {
         words.push("nT".to_owned());
     }
     if let Shape::Stage1(geometry) = &tree.shape {

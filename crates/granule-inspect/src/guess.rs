@@ -224,8 +224,16 @@ impl Candidate<'_> {
             (OutputFormat::Lpa, _) => PageSize::MAX.bytes() - PageSize::MIN.bytes(),
             _ => 0,
         };
-        let control = if level.is_last() { 0 } else { Descriptor::NT };
-        let above = if self.geometry.lpa2() { 0 } else { 0b11 << 48 };
+        let control = if level == Level::L3 {
+            0
+        } else {
+            Descriptor::NT
+        };
+        let above = if self.geometry.format() == OutputFormat::Lpa2 {
+            0
+        } else {
+            0b11 << 48
+        };
         below & !used & !control | above
     }
 
@@ -241,7 +249,7 @@ impl Candidate<'_> {
     fn maps(&self, root: PhysicalAddress, address: u64) -> bool {
         let read = |table: PhysicalAddress, index: usize| {
             let mut entry = [0; 8];
-            let place = table.checked_add(8 * index as u64)?;
+            let place = PhysicalAddress(table.0.checked_add(8 * index as u64)?);
             self.memory.read(place, &mut entry).ok()?;
             Some(Descriptor(u64::from_le_bytes(entry)))
         };
@@ -276,7 +284,7 @@ mod tests {
         };
         let root = BASE + 3 * bytes;
         let (mut table, mut level) = (root, geometry.start_level());
-        while !level.is_last() {
+        while level != Level::L3 {
             put(&mut memory, table, 0, (table + bytes) | 0b11);
             (table, level) = (table + bytes, level.next());
         }

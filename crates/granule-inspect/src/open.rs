@@ -381,7 +381,7 @@ mod tests {
             let Shape::Stage2(shape) = found.trees[0].shape else {
                 panic!("{:?}", found.trees);
             };
-            assert_eq!(shape.execute_by_privilege(), by_privilege);
+            assert_eq!(shape.shape().execute_by_privilege(), by_privilege);
         }
     }
 

@@ -4,8 +4,8 @@ use crate::source::Registers;
 use crate::tree::{Origin, Owner, Shape, Tree};
 use granule::arch::registers::{Mair, Tcr, TcrSingle};
 use granule::arch::{
-    CpuFeatures, Geometry, GeometryError, IdRegisters, PhysicalAddress, Regime, Sctlr,
-    Stage2Geometry, VaRange, Vtcr,
+    CpuFeatures, Geometry, GeometryError, PhysicalAddress, Regime, Sctlr, Stage2Geometry, VaRange,
+    Vtcr,
 };
 
 /// HCR_EL2.E2H: EL2 runs an operating system's kernel (FEAT_VHE).
@@ -170,15 +170,15 @@ impl Found {
             return;
         };
         let id = |name| cpu.get(name).unwrap_or(0);
-        let features = CpuFeatures::new(
-            IdRegisters::new()
-                .mmfr0(id("id_aa64mmfr0_el1"))
-                .mmfr1(id("id_aa64mmfr1_el1"))
-                .mmfr2(id("id_aa64mmfr2_el1")),
-        );
+        let features = CpuFeatures {
+            mmfr0: id("id_aa64mmfr0_el1"),
+            mmfr1: id("id_aa64mmfr1_el1"),
+            mmfr2: id("id_aa64mmfr2_el1"),
+            ..CpuFeatures::NONE
+        };
         match Stage2Geometry::from_vtcr(Vtcr(vtcr), hcr, &features) {
             Ok(shape) => {
-                let root = shape.root_in(vttbr);
+                let root = shape.shape().root_in(vttbr);
                 self.push(Owner::Guest(number), root, Shape::Stage2(shape), None);
             }
             Err(error) => self.refuse(number, "VTCR_EL2", error),

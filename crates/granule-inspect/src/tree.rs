@@ -2,7 +2,7 @@
 //! dumps nor machines, and does not walk trees.
 
 use granule::arch::registers::Mair;
-use granule::arch::{Geometry, PageSize, PhysicalAddress, Regime, Stage2Geometry};
+use granule::arch::{Geometry, OutputFormat, PageSize, PhysicalAddress, Regime, Stage2Geometry};
 use std::fmt;
 
 /// A tree of page tables.
@@ -54,7 +54,9 @@ impl Tree {
     #[must_use]
     pub fn knows_format(&self) -> bool {
         let geometry = self.geometry();
-        self.origin != Origin::Guess || geometry.page_size() == PageSize::K64 || geometry.lpa2()
+        self.origin != Origin::Guess
+            || geometry.page_size() == PageSize::K64
+            || geometry.format() == OutputFormat::Lpa2
     }
 
     /// The bits of output addresses, and which register sets them. `None` if only the format bounds them:

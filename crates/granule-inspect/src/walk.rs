@@ -30,7 +30,8 @@ impl Tree {
     /// The addresses of the root tables, which follow each other in memory.
     pub fn roots(&self) -> impl Iterator<Item = PhysicalAddress> + use<> {
         let (root, page) = (self.root, self.geometry().page_size().bytes());
-        (0..self.geometry().root_tables() as u64).map(move |at| root.wrapping_add(at * page))
+        (0..self.geometry().root_tables() as u64)
+            .map(move |at| PhysicalAddress(root.0.wrapping_add(at * page)))
     }
 }
 
@@ -300,8 +301,8 @@ struct Walk<'w, F> {
     path: [PhysicalAddress; Level::ALL.len()],
     /// The restrictions of all tables above the one of each level that was entered last.
     restrictions: [u64; Level::ALL.len()],
-    /// The first use of each table.
-    met: HashMap<PhysicalAddress, (Level, u64)>,
+    /// The first use of each table, by its address.
+    met: HashMap<u64, (Level, u64)>,
     /// The number of further tables that may be entered.
     left: u64,
     /// The number of further ones that may have been entered before.
@@ -332,7 +333,7 @@ impl<F> Walk<'_, F> {
             // The view reports a root that cannot be read.
             if self.tables.words(table, |_| ()).is_some() {
                 self.left = self.left.saturating_sub(1);
-                let before = self.met.insert(table, (level, start));
+                let before = self.met.insert(table.0, (level, start));
                 (self.see)(Event::Table(&Table {
                     table,
                     level,
@@ -358,7 +359,7 @@ impl<F> Walk<'_, F> {
     /// The bytes that a table of `level` translates.
     fn bytes_of(&self, level: Level) -> u64 {
         let size = self.geometry.page_size();
-        (size.entry_bytes(level) << size.index_bits()).min(self.geometry.span())
+        (size.entry_bytes(level) << size.entries().ilog2()).min(self.geometry.span())
     }
 
     fn table<B, I>(&mut self, entry: &Entry<I>, start: u64) -> ControlFlow<B, Visit>
@@ -371,7 +372,7 @@ impl<F> Walk<'_, F> {
         }
         let (table, level) = (entry.output, entry.level.next());
         let above = place(self.geometry.start_level())..place(level);
-        let before = self.met.get(&table).copied();
+        let before = self.met.get(&table.0).copied();
         let why = if self.path[above].contains(&table) {
             Some(Why::Loop)
         } else if self.left == 0 || before.is_some() && self.repeats == 0 {
@@ -393,7 +394,7 @@ impl<F> Walk<'_, F> {
         }
         self.left -= 1;
         self.repeats -= u64::from(before.is_some());
-        self.met.entry(table).or_insert((level, start));
+        self.met.entry(table.0).or_insert((level, start));
         (self.see)(Event::Table(&Table {
             table,
             level,

@@ -207,7 +207,7 @@ pub fn identity_geometry(
     let last = code.0.saturating_add(upper.page_size().bytes() - 1);
     let bits = u64::BITS - last.leading_zeros();
     let least = cpu.least_va_bits(upper.page_size());
-    upper.with_va_range(cpu, VaRange::Lower, bits.max(least))
+    upper.with_va_range(cpu, VaRange::Lower, bits.max(least), upper.page_size())
 }
 
 /// Builds the tables. The environment has the same type as for the caller's other tables, so the

@@ -21,6 +21,7 @@ use granule::table::{
 use granule_testing::held::Held;
 use granule_testing::host::{self, Event as Noted, Host};
 use granule_testing::shape::PLAIN;
+use granule_testing::tlbi::HINTS;
 use granule_trace::recorder::{NoSink, Sink, Traced, TracedFixmap};
 use granule_trace::{Barrier, Event, System};
 use std::cell::{Cell, RefCell};
@@ -174,8 +175,7 @@ impl Dispatch for Compare {
     fn run<P: Page>(self) -> usize {
         let geometry = PLAIN.geometry(P::SIZE, 48, VaRange::Upper);
         let host = Host::new(&geometry, 0x4000_0000, 64);
-        let capabilities = TlbCapabilities::BASIC.level_hint(true);
-        let inner = host::environment(&host, capabilities);
+        let inner = host::environment(&host, HINTS);
         let kept = Kept {
             page_bytes: P::SIZE.bytes(),
             ..Kept::default()
@@ -394,8 +394,7 @@ fn stores_through_slots_are_recorded_by_their_table() {
 fn some_work(kept: &Kept) -> Vec<Noted> {
     let geometry = PLAIN.geometry(PageSize::K4, 48, VaRange::Upper);
     let host = Host::new(&geometry, 0x4000_0000, 64);
-    let capabilities = TlbCapabilities::BASIC.level_hint(true);
-    let inner = host::environment(&host, capabilities);
+    let inner = host::environment(&host, HINTS);
     let environment = Traced::new(inner, kept);
     let tables = PageTables::<Page4K, _>::new(geometry, environment).unwrap();
     let mut tables = Held::new(tables, true);

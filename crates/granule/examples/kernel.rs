@@ -20,7 +20,7 @@ mod host;
 use core::ops::ControlFlow;
 use granule::arch::registers::{Mair, Tcr};
 use granule::arch::{
-    Attributes, CpuFeatures, Dispatch, Geometry, IdRegisters, Kind, Page, PageSize, Permissions,
+    Attributes, CpuFeatures, Dispatch, Geometry, Kind, Page, PageSize, Permissions,
     PhysicalAddress, Regime, VaRange, VirtualAddress,
 };
 use granule::linear::{LeafStats, Placement};
@@ -53,12 +53,12 @@ const FIRMWARE: (u64, u64) = (0x5000_0000, 0x20_0000);
 fn main() -> Result<(), Box<dyn Error>> {
     // The ID registers of a CPU with all features: ID_AA64MMFR0_EL1 with 52-bit physical addresses,
     // TGran4 = 1 and TGran16 = 2 (both with 52 bits), TGran64 = 0 (supported).
-    let cpu = CpuFeatures::new(
-        IdRegisters::new()
-            .mmfr0(0x1020_0026)
-            .mmfr2(1 << 16)
-            .isar0(2 << 56),
-    );
+    let cpu = CpuFeatures {
+        mmfr0: 0x1020_0026,
+        mmfr2: 1 << 16,
+        isar0: 2 << 56,
+        ..CpuFeatures::NONE
+    };
     let asked = host::page_size_argument()?;
     let choice = choose_page_size(&PageSizeInputs {
         cpu: (&cpu).into(),
@@ -77,7 +77,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!(
         "{va_bits} bits of virtual address, {} of physical: {} levels of tables",
         geometry.pa_bits(),
-        geometry.levels()
+        4 - geometry.start_level().number()
     );
 
     // From here on the page size is a type, and no code reads the choice again.
@@ -115,7 +115,7 @@ impl Dispatch for Boot {
 
         // The number of tables is arithmetic, so a kernel can reserve them before it begins.
         let stats = LeafStats::new(&geometry, &pieces);
-        let pages = stats.tables() as usize + 16;
+        let pages = stats.tables as usize + 16;
         let first = PhysicalAddress(0x7000_0000);
         let counters = Counters::new();
         let inner = host::environment(&geometry, first, pages, true);
@@ -136,7 +136,7 @@ impl Dispatch for Boot {
         }
 
         tables.map_pieces(&pieces)?;
-        println!("the linear map at {}:", placement.base());
+        println!("the linear map at {}:", placement.base);
         for (leaf, count) in stats.leaves() {
             let hint = if leaf.contiguous { " (contiguous)" } else { "" };
             println!("  {count:>6} × {}{hint}", host::size(leaf.bytes));

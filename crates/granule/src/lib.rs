@@ -40,7 +40,7 @@
 //! use granule::table::*;
 //!
 //! // The ID registers of a CPU with 16K pages and 48 bits of physical address.
-//! let cpu = CpuFeatures::new(IdRegisters::new().mmfr0(0x0010_0005));
+//! let cpu = CpuFeatures { mmfr0: 0x0010_0005, ..CpuFeatures::NONE };
 //! let geometry = Geometry::new(&cpu, PageSize::K16, 48, VaRange::Upper, Regime::El1And0)?;
 //!
 //! // Sixteen pages for tables, reached where they lie. No CPU uses them: there is no TLB.

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use granule::arch::{
-    Attributes, CpuFeatures, Geometry, IdRegisters, PageSize, Permissions, PhysicalAddress, Regime,
-    VaRange, VirtualAddress,
+    Attributes, CpuFeatures, Geometry, PageSize, Permissions, PhysicalAddress, Regime, VaRange,
+    VirtualAddress,
 };
 use granule::linear::{LeafStats, Placement};
 use granule::table::{Leaves, Piece};
@@ -36,7 +36,11 @@ fn geometry(size: PageSize, va_bits: u32, is_wide: bool) -> Geometry {
         true => (1 << 28 | 2 << 20 | 6, 1 << 16),
         false => (1 << 20 | 5, 0),
     };
-    let cpu = CpuFeatures::new(IdRegisters::new().mmfr0(mmfr0).mmfr2(mmfr2));
+    let cpu = CpuFeatures {
+        mmfr0,
+        mmfr2,
+        ..CpuFeatures::NONE
+    };
     Geometry::new(&cpu, size, va_bits, VaRange::Upper, Regime::El1And0).unwrap()
 }
 
@@ -108,11 +112,10 @@ proptest! {
             }
             prop_assert_eq!(held(&geometry, &moved, &banks), here, "place {}", number);
             // It lies in the same window, which ends where it ended.
-            let window_end = placement.base().0 + geometry.span() / 2;
-            let (_, reach) = moved.reaches();
+            let window_end = placement.base.0 + geometry.span() / 2;
             let first = moved.virtual_address(PhysicalAddress(start)).unwrap();
-            prop_assert!(first >= placement.base() && moved.base() >= placement.base());
-            prop_assert_eq!(moved.base().0 + (reach.0 - moved.reaches().0.0), window_end);
+            prop_assert!(first >= placement.base && moved.base >= placement.base);
+            prop_assert_eq!(moved.base.0 + moved.span, window_end);
             prop_assert_eq!(moved.physical_address(first), Some(PhysicalAddress(start)));
             prop_assert_eq!(first.0, start.wrapping_add(moved.distance()));
         }

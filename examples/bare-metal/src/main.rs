@@ -67,7 +67,7 @@ fn piece(start: u64, end: u64, permissions: Permissions, leaves: Leaves) -> Piec
 fn probed(what: &str, esr: u64) {
     match FaultStatus::of_esr(esr) {
         None => println!("{what}: no fault"),
-        Some(status) => println!("{what}: fault status {:#04x}", status.code()),
+        Some(status) => println!("{what}: fault status {:#04x}", status.0),
     }
 }
 

@@ -63,7 +63,7 @@ fn probe(what: &str, address: u64) {
     // SAFETY: the callers name memory that nothing uses, or that cannot be written.
     match FaultStatus::of_esr(unsafe { probe_write(address) }) {
         None => println!("write to {what}: no fault"),
-        Some(status) => println!("write to {what}: fault status {:#04x}", status.code()),
+        Some(status) => println!("write to {what}: fault status {:#04x}", status.0),
     }
 }
 
@@ -90,7 +90,7 @@ impl Dispatch for Firmware {
         let pieces = [
             piece(UART, UART + 0x1_0000, Attributes::device()),
             // A configuration write reaches the device before the next access: no early acknowledgement.
-            piece(PCI.0, PCI.1, Attributes::device().memory(MemoryType::DeviceStrict)),
+            piece(PCI.0, PCI.1, Attributes { memory: MemoryType::DeviceStrict, ..Attributes::device() }),
             piece(RAM, text, Attributes::normal(read)),
             piece(text, rodata, Attributes::normal(execute)),
             piece(rodata, data, Attributes::normal(read)),
@@ -99,7 +99,7 @@ impl Dispatch for Firmware {
             piece(
                 end,
                 RAM_END - (1 << 30) / 2,
-                Attributes::normal(write).memory(MemoryType::NormalNonCacheable),
+                Attributes { memory: MemoryType::NormalNonCacheable, ..Attributes::normal(write) },
             ),
         ];
         reported(tables.map_pieces(&pieces))?;

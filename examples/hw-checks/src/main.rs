@@ -95,7 +95,7 @@ extern "C" fn checks() -> ! {
     let bytes = &raw const vectors_end as u64 - &raw const vector_el3 as u64;
     println!("a vector fits: {}", bytes + 4 <= 128);
 
-    let registers = hw::id_registers();
+    let registers = hw::cpu_features();
     let (midr, isar0) = (registers.midr, registers.isar0);
     println!("midr {midr:#x}, mmfr0 {:#x}, isar0 {isar0:#x}", registers.mmfr0);
     println!("mmfr1 {:#x}, mmfr2 {:#x}", registers.mmfr1, registers.mmfr2);

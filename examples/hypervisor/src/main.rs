@@ -117,7 +117,7 @@ impl Dispatch for Hypervisor {
             let tables = unsafe { guest.changes() };
             if let Some(status) = FaultStatus::of_esr(esr) {
                 let address = IntermediateAddress(state[3] >> 4 << 12);
-                println!("fault at {address}: status {:#04x}", status.code());
+                println!("fault at {address}: status {:#04x}", status.0);
                 if state[0] != 7 {
                     state[2] += 4; // The guest goes on without the instruction.
                     continue;

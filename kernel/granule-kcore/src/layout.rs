@@ -177,8 +177,8 @@ mod tests {
     use super::*;
     use crate::cpus::MOST_CPUS;
     use granule::arch::{
-        Attributes, CpuFeatures, Geometry, IdRegisters, PageSize, Permissions, PhysicalAddress,
-        Regime, VaRange, VirtualAddress,
+        Attributes, CpuFeatures, Geometry, PageSize, Permissions, PhysicalAddress, Regime, VaRange,
+        VirtualAddress,
     };
     use granule::linear::LeafStats;
     use granule::table::{Leaves, Piece};
@@ -242,17 +242,17 @@ mod tests {
         ];
         pieces.sort_by_key(|piece| piece.start);
         let stats = LeafStats::new(geometry, &pieces);
-        assert_eq!(stats.bytes(), pieces.iter().map(|it| it.bytes).sum::<u64>());
+        assert_eq!(stats.bytes, pieces.iter().map(|it| it.bytes).sum::<u64>());
         stats
     }
 
     /// Every page size with its VA sizes. PARange, TGran4, TGran16 and VARange allow all of them.
     fn geometries() -> impl Iterator<Item = Geometry> {
-        let cpu = CpuFeatures::new(
-            IdRegisters::new()
-                .mmfr0(1 << 28 | 2 << 20 | 6)
-                .mmfr2(1 << 16),
-        );
+        let cpu = CpuFeatures {
+            mmfr0: 1 << 28 | 2 << 20 | 6,
+            mmfr2: 1 << 16,
+            ..CpuFeatures::NONE
+        };
         let sizes = PageSize::ALL.into_iter();
         sizes.flat_map(move |size| {
             [36, 39, 42, 47, 48, 52].into_iter().map(move |bits| {

@@ -62,8 +62,8 @@ impl Figures {
         let head = [
             u64::from(geometry.va_bits()),
             geometry.format() as u64,
-            stats.bytes(),
-            stats.tables(),
+            stats.bytes,
+            stats.tables,
         ];
         let leaves = stats
             .leaves()
@@ -150,11 +150,14 @@ fn leave(part: &mut [u8], kind: Kind, units: Units, running: PageSize, data: &[u
 mod tests {
     use super::*;
     use PageSize::{K4, K16, K64};
-    use granule::arch::{CpuFeatures, IdRegisters, PhysicalAddress, Regime, VaRange};
+    use granule::arch::{CpuFeatures, PhysicalAddress, Regime, VaRange};
     use granule::table::Piece;
 
     fn figures(size: PageSize, ram: u64) -> Figures {
-        let cpu = CpuFeatures::new(IdRegisters::new().mmfr0(0x0010_0005));
+        let cpu = CpuFeatures {
+            mmfr0: 0x0010_0005,
+            ..CpuFeatures::NONE
+        };
         let geometry = Geometry::new(&cpu, size, 48, VaRange::Upper, Regime::El1And0).unwrap();
         let piece = Piece {
             start: geometry.base(),

@@ -277,7 +277,7 @@ mod tests {
                 let expected = (class == 0x21 || class == 0x25).then_some(status);
                 // IL, and ISS bits that mean something else, must not matter.
                 let esr = class << 26 | 1 << 25 | 1 << 6 | status;
-                let found = own_abort(esr).map(|abort| abort.status.code());
+                let found = own_abort(esr).map(|abort| abort.status.0);
                 assert_eq!(found, expected, "{class:#x}");
             }
         }

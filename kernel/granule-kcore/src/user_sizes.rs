@@ -8,7 +8,7 @@
 use crate::cpus::common::Common;
 use crate::sizes::BUILT;
 use core::fmt;
-use granule::arch::{CpuFeatures, Geometry, GeometryError, PageSize, VaRange};
+use granule::arch::{CpuFeatures, Geometry, GeometryError, OutputFormat, PageSize, VaRange};
 use granule_boot::sizes::SizeSet;
 
 /// Why programs cannot have a page size on this boot.
@@ -69,9 +69,9 @@ pub fn shape(
         return Err(Unusable::Cpus);
     }
     let lower = upper
-        .with_page_size(boot_cpu, VaRange::Lower, va_bits, size)
+        .with_va_range(boot_cpu, VaRange::Lower, va_bits, size)
         .map_err(Unusable::Shape)?;
-    if lower.lpa2() && !common.wide_sizes.has(size) {
+    if lower.format() == OutputFormat::Lpa2 && !common.wide_sizes.has(size) {
         return Err(Unusable::Wide);
     }
     let bits = lower.pa_bits();
@@ -120,7 +120,7 @@ mod tests {
         for cpu in [PLAIN, LARGE] {
             for kernel in PageSize::ALL {
                 let upper = cpu.geometry(kernel, 48, VaRange::Upper);
-                let lower = upper.with_va_range(&cpu.features(), VaRange::Lower, 48);
+                let lower = upper.with_va_range(&cpu.features(), VaRange::Lower, 48, kernel);
                 assert_eq!(of((cpu, cpu), kernel, kernel, RAM_END), Ok(lower.unwrap()));
             }
         }

@@ -19,7 +19,7 @@ use core::fmt::{self, Display};
 use core::sync::atomic::Ordering;
 use granule::arch::bbm_policy::Decision;
 use granule::arch::errata::Errata;
-use granule::arch::{Geometry, PageSize};
+use granule::arch::{Geometry, OutputFormat, PageSize};
 use granule::linear::Placement;
 use granule::table::Piece;
 use granule_boot::expand::Request as Efi;
@@ -64,11 +64,11 @@ pub(crate) fn boot(
     say("page_size_source", choice.page.source);
     say("va_bits", geometry.va_bits());
     say("pa_bits", geometry.pa_bits());
-    say("levels", geometry.levels());
+    say("levels", 4 - geometry.start_level().number());
     say("start_level", geometry.start_level());
-    say("lpa2", geometry.lpa2());
+    say("lpa2", geometry.format() == OutputFormat::Lpa2);
     say("bbm_level.id", handover.entry.features().bbm_level());
-    say("bbm_level.used", bbm_policy.level.number());
+    say("bbm_level.used", bbm_policy.level as u32);
     say("bbm_level.why", bbm_policy);
     say("entry_el", handover.entry.entry_el);
     say("run_el", handover.entry.run_el);
@@ -92,7 +92,7 @@ pub(crate) fn kaslr(kaslr: Kaslr, randomised: &Randomised, placement: &Placement
         },
     );
     println!("@granule kaslr.image={:#x}", image::start());
-    println!("@granule kaslr.linear_map={:#x}", placement.base().0);
+    println!("@granule kaslr.linear_map={:#x}", placement.base.0);
     say("kaslr.image_places", randomised.image_places);
     say("kaslr.linear_map_places", randomised.linear_map_places);
 }
@@ -102,11 +102,14 @@ pub(crate) fn kaslr(kaslr: Kaslr, randomised: &Randomised, placement: &Placement
 #[inline(never)]
 pub(crate) fn linear_map(map: &LinearMap, request: &Request<'_>, ram: u64) {
     let page_bytes = request.geometry.page_size().bytes();
-    say("linear_map.strategy", request.parameters.strategy);
+    match request.parameters.strategy {
+        Some(published) => say("linear_map.strategy", published),
+        None => say("linear_map.strategy", "direct"),
+    }
     say("linear_map.barriers", request.parameters.barriers);
     say("linear_map.rodata", request.parameters.rodata.name());
     say("linear_map.ram_bytes", ram);
-    say("linear_map.mapped_bytes", map.stats.bytes());
+    say("linear_map.mapped_bytes", map.stats.bytes);
     for (size, count) in map.stats.leaves() {
         println!(
             "@granule linear_map.leaf={},{},{count}",
@@ -274,7 +277,7 @@ pub(crate) fn cpus(started: &Started, page_size: PageSize) {
              va_bits={} asid_bits={} bbm_level={} translations={} calls={calls}",
             facts.number,
             facts.affinity,
-            cpu.midr(),
+            cpu.midr,
             facts.entry_el,
             facts.run_el,
             cpu.pa_bits(),

@@ -266,7 +266,7 @@ pub(crate) fn translation_registers(bytes: &[u8]) {
             Shape::Stage2(shape) => *shape.shape(),
         };
         let table = shape.root_entries() as u64 * 8;
-        assert!(tree.root.0 < 1 << 52 && tree.root.is_aligned(table));
+        assert!(tree.root.0 < 1 << 52 && tree.root.0.is_multiple_of(table));
         assert!((16..=52).contains(&shape.va_bits()) && shape.root_tables() <= 16);
         assert!(shape.leaf_sizes().all(|leaf| leaf.bytes <= 1 << 42));
     }

@@ -5,9 +5,7 @@ use crate::bytes::Bytes;
 use crate::tables;
 use core::ops::ControlFlow;
 use granule::arch::registers::Mair;
-use granule::arch::{
-    CpuFeatures, IdRegisters, PageSize, PhysicalAddress, Stage2Geometry, VirtualAddress,
-};
+use granule::arch::{CpuFeatures, PageSize, PhysicalAddress, Stage2Geometry, VirtualAddress};
 use granule_inspect::attributes::Decoded;
 use granule_inspect::diff::{Listed, diff};
 use granule_inspect::explain::explain;
@@ -117,11 +115,12 @@ fn drawn(tree: &Tree, ranges: &[Range], most: usize) {
 }
 
 fn stage2(bytes: &mut Bytes<'_>, size: PageSize) -> Option<Stage2Geometry> {
-    let registers = IdRegisters::new()
-        .mmfr0(0x1022_0006 & !(0xf << 24) | 0x6)
-        .mmfr1(u64::from(bytes.byte() & 1) << 28)
-        .mmfr2(1 << 16 | 1 << 28 | u64::from(bytes.byte() & 1) << 40);
-    let cpu = CpuFeatures::new(registers);
+    let cpu = CpuFeatures {
+        mmfr0: 0x1022_0006 & !(0xf << 24) | 0x6,
+        mmfr1: u64::from(bytes.byte() & 1) << 28,
+        mmfr2: 1 << 16 | 1 << 28 | u64::from(bytes.byte() & 1) << 40,
+        ..CpuFeatures::NONE
+    };
     Stage2Geometry::new(&cpu, size, 25 + bytes.below(28) as u32).ok()
 }
 

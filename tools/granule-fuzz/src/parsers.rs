@@ -2,7 +2,7 @@
 //! traces, and trees from a user.
 
 use crate::bytes::Bytes;
-use granule::arch::{IdRegisters, PageSize};
+use granule::arch::{CpuFeatures, PageSize};
 use granule_boot::choice::Wish;
 use granule_boot::tree::{Tree, total_size};
 use granule_boot::words;
@@ -88,7 +88,7 @@ pub(crate) fn command_line(bytes: &[u8]) {
 }
 
 pub(crate) fn pretended_cpu(bytes: &[u8]) {
-    let registers = IdRegisters::default();
+    let registers = CpuFeatures::NONE;
     let mut bad = 0;
     // The boot CPU never reports other ID fields.
     let none = fake::of_cpu(bytes, 0, |_| bad += 1);

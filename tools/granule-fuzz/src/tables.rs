@@ -9,8 +9,8 @@ use crate::bytes::Bytes;
 use core::cell::Cell;
 use core::ops::ControlFlow;
 use granule::arch::{
-    Attributes, CpuFeatures, Descriptor, Geometry, IdRegisters, Kind, Level, Page, Page4K, Page16K,
-    Page64K, PageSize, PhysicalAddress, Regime, VaRange, VirtualAddress,
+    Attributes, CpuFeatures, Descriptor, Geometry, Kind, Level, Page, Page4K, Page16K, Page64K,
+    PageSize, PhysicalAddress, Regime, VaRange, VirtualAddress,
 };
 use granule::table::{
     Entry, FreedTable, Maintenance, PageTables, TableEnvironment, TableError, TableView,
@@ -22,7 +22,11 @@ use granule_boot::memblock::{Direction, LeftOut, Memblock};
 fn cpu() -> CpuFeatures {
     let mmfr0 = 0x1022_0006 & !(0xf << 24) | 0x6;
     let mmfr2 = 1 << 16 | 1 << 28;
-    CpuFeatures::new(IdRegisters::new().mmfr0(mmfr0).mmfr2(mmfr2))
+    CpuFeatures {
+        mmfr0,
+        mmfr2,
+        ..CpuFeatures::NONE
+    }
 }
 
 const VA_BITS: [u32; 6] = [36, 39, 42, 47, 48, 52];
@@ -159,7 +163,7 @@ pub(crate) fn table_view(bytes: &[u8]) {
     let loads = Cell::new(0u64);
     let read = |table: PhysicalAddress, index: usize| {
         loads.set(loads.get() + 1);
-        assert!(index < size.entries() && table.is_aligned(size.bytes()));
+        assert!(index < size.entries() && table.0.is_multiple_of(size.bytes()));
         let page = ((table.0 >> size.shift()) + 1).wrapping_mul(0x9e37_79b9);
         let there = holes == 0 || !page.is_multiple_of(u64::from(holes));
         there.then(|| Descriptor(words[(page as usize ^ index) % words.len()]))
@@ -169,7 +173,8 @@ pub(crate) fn table_view(bytes: &[u8]) {
     if let Ok(Some(found)) = view.query(address) {
         assert!(
             address
-                .offset_from(found.start)
+                .0
+                .checked_sub(found.start.0)
                 .is_some_and(|into| into < found.bytes)
         );
     }
@@ -183,7 +188,7 @@ pub(crate) fn table_view(bytes: &[u8]) {
                 Err(unread) => (unread.start, 0),
             };
             assert!(start >= next, "{start} comes after {next}");
-            next = start.wrapping_add(end.saturating_sub(1));
+            next = VirtualAddress(start.0.wrapping_add(end.saturating_sub(1)));
             bytes += end;
             Visit::EVERYTHING
         };

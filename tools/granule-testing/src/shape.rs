@@ -3,9 +3,7 @@
 //! The register fields are placed by hand from the architecture's tables: a test that took the
 //! place of TGran4 from the library would repeat the library's mistakes.
 
-use granule::arch::{
-    CpuFeatures, Geometry, IdRegisters, PageSize, Regime, Stage2Geometry, VaRange,
-};
+use granule::arch::{CpuFeatures, Geometry, PageSize, Regime, Stage2Geometry, VaRange};
 
 /// The fields of the ID registers that matter here.
 #[derive(Clone, Copy, Debug)]
@@ -49,23 +47,18 @@ pub const WIDE_INPUT: Cpu = Cpu {
 };
 
 impl Cpu {
-    pub fn registers(&self) -> IdRegisters {
-        IdRegisters::new()
-            .midr(0x410f_d034)
-            .mmfr0(
-                self.parange
-                    | 0b10 << 4
-                    | self.tgran16 << 20
-                    | self.tgran64 << 24
-                    | self.tgran4 << 28,
-            )
-            .mmfr1(0)
-            .mmfr2(self.varange << 16 | self.st << 28)
-            .isar0(0)
-    }
-
     pub fn features(&self) -> CpuFeatures {
-        CpuFeatures::new(self.registers())
+        CpuFeatures {
+            midr: 0x410f_d034,
+            mmfr0: self.parange
+                | 0b10 << 4
+                | self.tgran16 << 20
+                | self.tgran64 << 24
+                | self.tgran4 << 28,
+            mmfr1: 0,
+            mmfr2: self.varange << 16 | self.st << 28,
+            isar0: 0,
+        }
     }
 
     pub fn geometry(&self, size: PageSize, va_bits: u32, va_range: VaRange) -> Geometry {
@@ -105,12 +98,11 @@ pub fn stage2() -> Vec<Stage2Geometry> {
     ] {
         // FEAT_S2FWB is MMFR2 43:40, FEAT_XNX MMFR1 31:28.
         for features in [false, true] {
-            let mut registers = cpu.registers();
+            let mut cpu = cpu.features();
             if features {
-                registers.mmfr1 |= 1 << 28;
-                registers.mmfr2 |= 1 << 40;
+                cpu.mmfr1 |= 1 << 28;
+                cpu.mmfr2 |= 1 << 40;
             }
-            let cpu = CpuFeatures::new(registers);
             shapes.push(Stage2Geometry::new(&cpu, size, ipa_bits).unwrap());
         }
     }

@@ -266,32 +266,28 @@ impl TestStage for Stage1 {
 
     fn any_attributes() -> BoxedStrategy<Attributes> {
         let memory = Self::any_memory();
-        let permissions = any::<(bool, bool, bool, bool, bool, bool, u8)>().prop_map(|bits| {
-            Permissions::READ
-                .writable(bits.0)
-                .user(bits.1)
-                .privileged_execute(bits.2)
-                .user_execute(bits.3)
-                .guarded(bits.4)
-                .dirty_modifier(bits.5)
-                .software(bits.6)
-        });
+        let permissions =
+            any::<(bool, bool, bool, bool, bool, bool, u8)>().prop_map(|bits| Permissions {
+                writable: bits.0,
+                user: bits.1,
+                privileged_execute: bits.2,
+                user_execute: bits.3,
+                guarded: bits.4,
+                dirty_modifier: bits.5,
+                software: bits.6,
+            });
         let flags = any::<(bool, bool)>();
-        let space = prop_oneof![
-            Just(OutputSpace::Unmarked),
-            Just(OutputSpace::NonSecure),
-            Just(OutputSpace::Root),
-            Just(OutputSpace::Realm),
-        ];
+        use OutputSpace::{NonSecure, Realm, Root, Unmarked};
+        let space = proptest::sample::select(&[Unmarked, NonSecure, Root, Realm]);
         (memory, any_shareability(), permissions, flags, space)
             .prop_map(
-                |(memory, shareability, permissions, (accessed, global), space)| {
-                    Attributes::normal(permissions)
-                        .memory(memory)
-                        .shareability(shareability)
-                        .accessed(accessed)
-                        .global(global)
-                        .output_space(space)
+                |(memory, shareability, permissions, (accessed, global), space)| Attributes {
+                    memory,
+                    shareability,
+                    accessed,
+                    global,
+                    output_space: space,
+                    ..Attributes::normal(permissions)
                 },
             )
             .boxed()
@@ -368,8 +364,10 @@ impl TestStage for Stage1 {
     }
 
     fn watched(dirty_modifier: bool, accessed: bool) -> Attributes {
-        let permissions = Permissions::READ.dirty_modifier(dirty_modifier);
-        Attributes::normal(permissions).accessed(accessed)
+        let mut attributes = Attributes::normal(Permissions::READ);
+        attributes.permissions.dirty_modifier = dirty_modifier;
+        attributes.accessed = accessed;
+        attributes
     }
 
     fn read_only() -> PermissionChange {
@@ -459,21 +457,20 @@ impl TestStage for Stage2 {
     fn any_attributes() -> BoxedStrategy<Stage2Attributes> {
         let memory = Self::any_memory();
         let permissions = (any::<(bool, bool, bool, u8)>(), any_execute()).prop_map(
-            |((read, write, dirty, software), execute)| {
-                Stage2Permissions::READ
-                    .readable(read)
-                    .writable(write)
-                    .dirty_modifier(dirty)
-                    .software(software)
-                    .execute(execute)
+            |((read, write, dirty, software), execute)| Stage2Permissions {
+                readable: read,
+                writable: write,
+                dirty_modifier: dirty,
+                software,
+                execute,
             },
         );
         (memory, any_shareability(), permissions, any::<bool>())
             .prop_map(|(memory, shareability, permissions, accessed)| {
-                Stage2Attributes::normal(permissions)
-                    .memory(memory)
-                    .shareability(shareability)
-                    .accessed(accessed)
+                let mut attributes = Stage2Attributes::normal(permissions);
+                (attributes.memory, attributes.shareability) = (memory, shareability);
+                attributes.accessed = accessed;
+                attributes
             })
             .boxed()
     }
@@ -546,8 +543,10 @@ impl TestStage for Stage2 {
     }
 
     fn watched(dirty_modifier: bool, accessed: bool) -> Stage2Attributes {
-        let permissions = Stage2Permissions::READ.dirty_modifier(dirty_modifier);
-        Stage2Attributes::normal(permissions).accessed(accessed)
+        let mut attributes = Stage2Attributes::normal(Stage2Permissions::READ);
+        attributes.permissions.dirty_modifier = dirty_modifier;
+        attributes.accessed = accessed;
+        attributes
     }
 
     fn read_only() -> Stage2PermissionChange {

@@ -1,7 +1,13 @@
 //! TLBI operands, decoded by the architecture's layout and not by the library's code.
 
 use super::walk::Arch;
-use granule::arch::tlbi::{TlbiOp, TlbiScope};
+use granule::arch::tlbi::{TlbCapabilities, TlbiOp, TlbiScope};
+
+/// A level hint and nothing else.
+pub const HINTS: TlbCapabilities = TlbCapabilities {
+    level_hint: true,
+    ..TlbCapabilities::BASIC
+};
 
 /// The entries that a TLBI removes, decoded from its operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! The choice of page size and VA size, for every combination of CPU and wishes, and the table
 //! of machines.
 
+use granule::arch::CpuFeatures;
 use granule::arch::PageSize::{self, K4, K16, K64};
-use granule::arch::{CpuFeatures, IdRegisters};
 use granule_boot::Text;
 use granule_boot::choice::{
     ChoiceNote, PageSizeChoice, PageSizeInputs, Refused, Source, VA_BITS, Wish, choose_page_size,
@@ -249,11 +249,11 @@ fn sources_have_the_names_of_the_record() {
 /// A CPU with these TGran4, TGran16 and TGran64 fields and this VARange.
 fn cpu(tgran: [u64; 3], va_range: u64) -> CpuFeatures {
     let [tgran4, tgran16, tgran64] = tgran;
-    CpuFeatures::new(
-        IdRegisters::new()
-            .mmfr0(tgran4 << 28 | tgran64 << 24 | tgran16 << 20)
-            .mmfr2(va_range << 16),
-    )
+    CpuFeatures {
+        mmfr0: tgran4 << 28 | tgran64 << 24 | tgran16 << 20,
+        mmfr2: va_range << 16,
+        ..CpuFeatures::NONE
+    }
 }
 
 #[test]

@@ -25,7 +25,7 @@ struct Mapping<'t> {
 }
 
 /// The attributes that all mappings of a memory must share.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 struct Class {
     memory: MemoryType,
     /// `None` where the descriptor does not encode it.

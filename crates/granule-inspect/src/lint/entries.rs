@@ -5,7 +5,7 @@ use super::Whole;
 use super::finding::Findings;
 use super::rule::{Rule, Severity};
 use crate::fields::{self, Reserved};
-use granule::arch::{Descriptor, Kind, PhysicalAddress};
+use granule::arch::{Descriptor, Kind, Level, PhysicalAddress};
 
 /// A fault of an entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub(super) fn check(whole: &Whole<'_>, findings: &mut Findings) {
     // Entries that differ from a clean one only in bits that output addresses have are clean.
     let geometry = whole.tree.geometry();
     let reached = (1 << geometry.pa_bits()) - whole.bytes(1);
-    let free = geometry.address_bits(PhysicalAddress(reached));
+    let free = Descriptor::leaf(geometry, Level::L3, PhysicalAddress(reached), 0).0 & !0b11;
     let mut clean: Option<u64> = None;
     for (index, &word) in whole.words.iter().enumerate() {
         let like_clean = clean.is_some_and(|clean| (word ^ clean) & !free == 0);

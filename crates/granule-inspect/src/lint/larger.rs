@@ -123,7 +123,7 @@ fn saved(tree: &Tree, ranges: &[Range], best: &[(LeafSize, u64)]) -> u64 {
     let size = tree.geometry().page_size();
     let mut tables = 0;
     // Addresses that a leaf of a level or above maps need no table of the next level.
-    for level in Level::ALL.into_iter().filter(|level| !level.is_last()) {
+    for level in Level::ALL.into_iter().filter(|level| *level != Level::L3) {
         let without: u64 = best
             .iter()
             .filter(|(leaf, _)| leaf.level <= level)

@@ -105,10 +105,10 @@ pub fn lint(
     };
     let mut totals = Vec::new();
     let mut mapped: Vec<(&Tree, Vec<Range>)> = Vec::new();
-    let mut roots: HashMap<PhysicalAddress, Vec<&Tree>> = HashMap::new();
+    let mut roots: HashMap<u64, Vec<&Tree>> = HashMap::new();
     for tree in trees {
         // CPUs that run the same program have the same root.
-        let others = roots.entry(tree.root).or_default();
+        let others = roots.entry(tree.root.0).or_default();
         if others
             .iter()
             .any(|other| other.geometry() == tree.geometry())
@@ -135,8 +135,8 @@ pub fn lint(
 struct Lint<'p> {
     findings: Findings,
     most_tables: u64,
-    /// The use of each table that was met last: whose it is, and the first address there.
-    met: HashMap<PhysicalAddress, (Owner, u64)>,
+    /// The use of each table, by its address, that was met last: whose it is, and the first address there.
+    met: HashMap<u64, (Owner, u64)>,
     tables: u64,
     no_root: bool,
     beyond_limit: u64,
@@ -198,7 +198,7 @@ impl Lint<'_> {
             Some((_, start)) => Some((tree.owner.clone(), start)),
             None => self
                 .met
-                .insert(table.table, (tree.owner.clone(), table.start)),
+                .insert(table.table.0, (tree.owner.clone(), table.start)),
         };
         if let Some((owner, start)) = first {
             let (at, level) = (table.table, table.level);
@@ -273,5 +273,5 @@ impl Lint<'_> {
 /// The bytes that a table of `level` translates.
 fn span(tree: &Tree, level: Level) -> u64 {
     let size = tree.geometry().page_size();
-    (size.entry_bytes(level) << size.index_bits()).min(tree.geometry().span())
+    (size.entry_bytes(level) << size.entries().ilog2()).min(tree.geometry().span())
 }

@@ -29,7 +29,7 @@ impl<'a> Space<'a> {
     pub(super) fn physical(&self, address: u64) -> Result<PhysicalAddress, String> {
         let read = |table: PhysicalAddress, index: usize| {
             let mut entry = [0; 8];
-            let place = table.checked_add(8 * index as u64)?;
+            let place = PhysicalAddress(table.0.checked_add(8 * index as u64)?);
             self.memory.read(place, &mut entry).ok()?;
             Some(Descriptor(u64::from_le_bytes(entry)))
         };

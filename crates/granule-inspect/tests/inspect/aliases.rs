@@ -29,7 +29,10 @@ fn clashing_memory_types_within_a_tree_and_across_trees() {
     );
     // Shareability alone, in another tree.
     let lower = PLAIN.geometry(PageSize::K4, 39, VaRange::Lower);
-    let outer = RW.shareability(Shareability::Outer);
+    let outer = Attributes {
+        shareability: Shareability::Outer,
+        ..RW
+    };
     let user = World::at(
         lower,
         0xa000_0000,
@@ -54,7 +57,10 @@ fn clashing_memory_types_within_a_tree_and_across_trees() {
     };
     assert_eq!(findings(&pages, &[kernel.tree.clone(), guess]), []);
     // Tags are not a clash, and neither is another index for the same type.
-    let tagged = RW.memory(MemoryType::NormalTagged);
+    let tagged = Attributes {
+        memory: MemoryType::NormalTagged,
+        ..RW
+    };
     let world = World::plain(&[
         (0, MEMORY, 4 * PAGE, RW, Leaves::PAGES),
         (BLOCK, MEMORY + 2 * PAGE, PAGE, tagged, Leaves::PAGES),
@@ -72,7 +78,10 @@ fn clashing_memory_types_within_a_tree_and_across_trees() {
 fn a_guest_clashes_too() {
     let geometry = shape::stage2()[1];
     let normal = Stage2Attributes::normal(Stage2Permissions::ALL);
-    let device = normal.memory(Stage2Memory::Device);
+    let device = Stage2Attributes {
+        memory: Stage2Memory::Device,
+        ..normal
+    };
     let world = World::guest(
         geometry,
         &[
@@ -126,7 +135,11 @@ fn writable_aliases_of_text() {
         );
     }
     // A program's text is written through the kernel's map of all memory: how it was loaded.
-    let user = Attributes::normal(Permissions::READ.user(true).user_execute(true));
+    let user = Attributes::normal(Permissions {
+        user: true,
+        user_execute: true,
+        ..Permissions::READ
+    });
     let world = World::plain(&[
         (0, MEMORY, 4 * PAGE, RW, Leaves::PAGES),
         (BLOCK, MEMORY + PAGE, PAGE, user, Leaves::PAGES),

@@ -70,7 +70,10 @@ fn the_output_space_of_firmware_is_named() {
         ),
     ] {
         let geometry = shape::PLAIN.single(PageSize::K4, 39, regime);
-        let leaf = RW.output_space(space);
+        let leaf = Attributes {
+            output_space: space,
+            ..RW
+        };
         let world = World::at(
             geometry,
             TABLES,
@@ -118,7 +121,7 @@ fn every_end_is_distinguished() {
     world.change(0x2000, Level::L3, |word| word & !0b10);
     assert!(matches!(end(&world, 0x2000), End::Translation { why, .. } if why.contains("0b01")));
     world.change(0x2000, Level::L3, |word| {
-        Descriptor(word).present_invalid().0
+        word & !Descriptor::VALID | Descriptor::PRESENT_INVALID
     });
     assert!(matches!(end(&world, 0x2000), End::Translation { why, .. } if why.contains("present")));
     // A CPU walks a table that leads to itself.
@@ -178,23 +181,38 @@ fn privileges_are_distinguished() {
             other => panic!("{other:?}"),
         }
     };
-    let all = Permissions::READ_WRITE
-        .user(true)
-        .user_execute(true)
-        .privileged_execute(true);
+    let all = Permissions {
+        user: true,
+        user_execute: true,
+        privileged_execute: true,
+        ..Permissions::READ_WRITE
+    };
     // What EL0 may write, EL1 never executes.
     assert_eq!(faults_of(all), "execution by the privileged level");
-    let clean = all.writable(false).dirty_modifier(true);
+    let clean = Permissions {
+        writable: false,
+        dirty_modifier: true,
+        ..all
+    };
     assert_eq!(
         faults_of(clean),
         "stores (unless hardware manages the dirty state, which DBM enables)"
     );
-    assert_eq!(faults_of(all.writable(false)), "stores");
+    assert_eq!(
+        faults_of(Permissions {
+            writable: false,
+            ..all
+        }),
+        "stores"
+    );
     assert_eq!(
         faults_of(Permissions::READ_EXECUTE),
         "stores; loads and stores of EL0; execution at EL0"
     );
-    let nothing = Stage2Permissions::READ.readable(false);
+    let nothing = Stage2Permissions {
+        readable: false,
+        ..Stage2Permissions::READ
+    };
     let geometry = shape::stage2()[0];
     let none = Stage2Attributes::normal(nothing);
     let world = World::guest(geometry, &[(0, MEMORY, 0x1000, none, Leaves::PAGES)]);
@@ -210,9 +228,9 @@ fn privileges_are_distinguished() {
 #[test]
 fn it_agrees_with_the_ranges() {
     for geometry in shape::stage2() {
-        let page = geometry.page_size().bytes();
+        let page = geometry.shape().page_size().bytes();
         let all = Stage2Attributes::normal(Stage2Permissions::ALL);
-        let at = (1 << geometry.ipa_bits()) - 3 * page;
+        let at = (1 << geometry.shape().va_bits()) - 3 * page;
         let world = World::guest(geometry, &[(at, MEMORY, 2 * page, all, Leaves::PAGES)]);
         let tables = Tables::new(&world.pages, &world.tree);
         let found = explain(&tables, &world.tree, at + page + 8).end;

@@ -80,7 +80,7 @@ fn clean_trees_have_no_findings() {
         assert_eq!(findings(&world.pages, &[world.tree]), [], "{geometry:?}");
     }
     for geometry in shape::stage2() {
-        let page = geometry.page_size().bytes();
+        let page = geometry.shape().page_size().bytes();
         let all = Stage2Attributes::normal(Stage2Permissions::ALL);
         let world = World::guest(
             geometry,

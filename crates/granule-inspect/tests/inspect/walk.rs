@@ -2,8 +2,8 @@
 
 use crate::world::{BASE, Pages, TABLES, World, kernel};
 use granule::arch::{
-    Attributes, Descriptor, Kind, Level, PageSize, Permissions, PhysicalAddress, Stage2Attributes,
-    Stage2Permissions, VaRange,
+    Attributes, Descriptor, Kind, Level, OutputFormat, PageSize, Permissions, PhysicalAddress,
+    Stage2Attributes, Stage2Permissions, VaRange,
 };
 use granule::table::Leaves;
 use granule_inspect::attributes::Decoded;
@@ -84,7 +84,10 @@ fn neighbours_are_one_range_across_tables() {
 fn every_shape_shows_what_was_mapped() {
     for geometry in shape::all() {
         let page = geometry.page_size().bytes();
-        let read = Attributes::normal(Permissions::READ).global(false);
+        let read = Attributes {
+            global: false,
+            ..Attributes::normal(Permissions::READ)
+        };
         let pieces = [
             (page, 0x4000_0000 + page, 40 * page, RW, Leaves::PAGES),
             (64 * page, 0x4000_0000, 40 * page, read, Leaves::LARGEST),
@@ -104,10 +107,10 @@ fn every_shape_shows_what_was_mapped() {
         assert_eq!(totals.mapped(), 80 * page);
     }
     for geometry in shape::stage2() {
-        let page = geometry.page_size().bytes();
+        let page = geometry.shape().page_size().bytes();
         let all = Stage2Attributes::normal(Stage2Permissions::ALL);
         // In the last root table.
-        let at = (1 << geometry.ipa_bits()) - 48 * page;
+        let at = (1 << geometry.shape().va_bits()) - 48 * page;
         let world = World::guest(
             geometry,
             &[(at, 0x4000_0000, 40 * page, all, Leaves::PAGES)],
@@ -118,13 +121,13 @@ fn every_shape_shows_what_was_mapped() {
         assert_eq!((found[0].start, found[0].bytes), (at, 40 * page));
         assert_eq!(totals.tables, world.pages.0.len() as u64);
         let words = Decoded::new(&world.tree, found[0].attributes).to_string();
-        let execute = if geometry.execute_by_privilege() {
+        let execute = if geometry.shape().execute_by_privilege() {
             "PX UX"
         } else {
             "X"
         };
         // With VTCR_EL2.DS bits 9:8 of a leaf are address bits.
-        let lpa2 = geometry.shape().lpa2();
+        let lpa2 = geometry.shape().format() == OutputFormat::Lpa2;
         let shareability = if lpa2 { "SH-TCR" } else { "ISH" };
         assert_eq!(words, format!("RW {execute} AF {shareability} normal-WB"));
     }
@@ -160,10 +163,12 @@ fn only_what_lies_within_is_shown_and_only_its_tables_are_read() {
 
 #[test]
 fn restrictions_of_tables_hold_for_what_is_below_them() {
-    let all = Permissions::READ_WRITE
-        .user(true)
-        .privileged_execute(true)
-        .user_execute(true);
+    let all = Permissions {
+        user: true,
+        privileged_execute: true,
+        user_execute: true,
+        ..Permissions::READ_WRITE
+    };
     let piece = |at| {
         (
             at,
@@ -277,7 +282,7 @@ fn software_bits_and_present_invalid_entries_split_nothing_and_map_nothing() {
     let mut world = World::plain(&[(0, 0x4000_0000, 0x4000, RW, Leaves::PAGES)]);
     world.change(0x1000, Level::L3, |word| word | 1 << 55);
     world.change(0x3000, Level::L3, |word| {
-        Descriptor(word).present_invalid().0
+        word & !Descriptor::VALID | Descriptor::PRESENT_INVALID
     });
     let (found, _, _) = ranges(&world.pages, &world.tree, EVERYTHING);
     assert_eq!(found.len(), 1);

@@ -77,7 +77,7 @@ fn make<P: Page, S: Stage>(
     let environment = host::environment(&host, TlbCapabilities::BASIC);
     let mut tables = PageTables::<P, _, S>::new(geometry, environment).unwrap();
     for &(offset, output, bytes, attributes, leaves) in pieces {
-        let start = input(shape.base().wrapping_add(offset));
+        let start = input(VirtualAddress(shape.base().0.wrapping_add(offset)));
         tables
             .map(start, PhysicalAddress(output), bytes, attributes, leaves)
             .unwrap();
@@ -127,7 +127,7 @@ impl World {
     /// Stage 2.
     pub fn guest(geometry: Stage2Geometry, pieces: &[Piece<Stage2Attributes>]) -> Self {
         let same = |address: VirtualAddress| granule::arch::IntermediateAddress(address.0);
-        let (pages, root) = match geometry.page_size() {
+        let (pages, root) = match geometry.shape().page_size() {
             PageSize::K4 => make::<Page4K, Stage2>(geometry, TABLES, pieces, 400, same),
             PageSize::K16 => make::<Page16K, Stage2>(geometry, TABLES, pieces, 400, same),
             _ => make::<Page64K, Stage2>(geometry, TABLES, pieces, 400, same),

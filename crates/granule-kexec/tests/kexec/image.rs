@@ -1,6 +1,6 @@
 //! The header of an Image: its fields, and bytes that are not a header.
 
-use granule::arch::{CpuFeatures, IdRegisters, PageSize};
+use granule::arch::{CpuFeatures, PageSize};
 use granule_kexec::image::{HEADER_BYTES, Looks};
 use granule_kexec::{ImageError, ImageHeader};
 
@@ -19,7 +19,10 @@ fn cpu(sizes: &[PageSize]) -> CpuFeatures {
     let four = if has(PageSize::K4) { 0 } else { 0b1111 };
     let sixteen = if has(PageSize::K16) { 1 } else { 0 };
     let sixty_four = if has(PageSize::K64) { 0 } else { 0b1111 };
-    CpuFeatures::new(IdRegisters::new().mmfr0(four << 28 | sixteen << 20 | sixty_four << 24 | 5))
+    CpuFeatures {
+        mmfr0: four << 28 | sixteen << 20 | sixty_four << 24 | 5,
+        ..CpuFeatures::NONE
+    }
 }
 
 #[test]

@@ -5,8 +5,7 @@ use crate::scene::RAM;
 use granule::arch::registers::{Tcr, Ttbr};
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{
-    CpuFeatures, Geometry, IdRegisters, Page, Page4K, Page16K, Page64K, PageSize, PhysicalAddress,
-    VaRange,
+    CpuFeatures, Geometry, Page, Page4K, Page16K, Page64K, PageSize, PhysicalAddress, VaRange,
 };
 use granule_kexec::{
     Clean, Needs, PhysRange, Refusal, Segment, Transition, TransitionError, build, free,
@@ -22,15 +21,15 @@ const TABLES: u64 = 0x4500_0000;
 const CODE: u64 = 0x4480_0000;
 
 pub fn cpu(wide: bool) -> CpuFeatures {
-    CpuFeatures::new(
-        IdRegisters::new()
-            .mmfr0(if wide {
-                6 | 2 << 20 | 1 << 28
-            } else {
-                5 | 1 << 20
-            })
-            .mmfr2(u64::from(wide) << 16),
-    )
+    CpuFeatures {
+        mmfr0: if wide {
+            6 | 2 << 20 | 1 << 28
+        } else {
+            5 | 1 << 20
+        },
+        mmfr2: u64::from(wide) << 16,
+        ..CpuFeatures::NONE
+    }
 }
 
 fn upper(cpu: &CpuFeatures, size: PageSize, va_bits: u32) -> Geometry {
@@ -314,7 +313,9 @@ fn tcr_changes_in_the_lower_half_only() {
             _ => make::<Page64K>(&needs, 64, Runs::Long),
         };
         let made = made.made.unwrap();
-        let user = high.with_va_range(&cpu, VaRange::Lower, 40).unwrap();
+        let user = high
+            .with_va_range(&cpu, VaRange::Lower, 40, high.page_size())
+            .unwrap();
         // TCR of a kernel that runs programs: another T0SZ, hardware updates, TBI, an erratum's bits.
         let own = 0b11 << 39 | 1 << 37 | 0b11 << 53;
         for now in [

@@ -37,10 +37,11 @@ pub(crate) fn model(shape: &Shape) -> Model {
 }
 
 pub(crate) const fn capabilities(shape: &Shape) -> TlbCapabilities {
-    TlbCapabilities::BASIC
-        .range(shape.tlbi_range)
-        .level_hint(shape.tlbi_range)
-        .repeat(shape.repeat)
+    TlbCapabilities {
+        range: shape.tlbi_range,
+        level_hint: shape.tlbi_range,
+        repeat: shape.repeat,
+    }
 }
 
 /// Cleans a root and turns the MMU of every CPU on with it.

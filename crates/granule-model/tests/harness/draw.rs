@@ -365,7 +365,7 @@ impl<S: Staged> Draw<S> {
             .find(|&level| {
                 let entry = self.geometry.page_size().entry_bytes(level);
                 level >= leaves.top
-                    && self.geometry.leaf_allowed(level)
+                    && self.geometry.leaf_sizes().any(|size| size.level == level)
                     && output.wrapping_sub(at).is_multiple_of(entry)
             });
         let entry = largest.map_or(self.page(), |level| {

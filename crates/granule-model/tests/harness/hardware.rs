@@ -7,7 +7,7 @@ use crate::machine::Meanwhile;
 use crate::operation::Operation;
 use crate::random::Random;
 use crate::stage::Staged;
-use granule::arch::{Descriptor, Geometry, Kind, Level, Page, PhysicalAddress};
+use granule::arch::{Descriptor, Geometry, Kind, Level, Page, PhysicalAddress, Regime};
 use granule::table::Harvest;
 use granule_model::Model;
 use std::cell::RefCell;
@@ -24,9 +24,9 @@ struct Note {
 }
 
 impl Note {
-    const fn is_in(self, geometry: &Geometry, leaf: Descriptor) -> bool {
+    fn is_in(self, geometry: &Geometry, leaf: Descriptor) -> bool {
         if self.dirty {
-            geometry.is_dirty(leaf)
+            is_managed(leaf) && is_writable(geometry, leaf)
         } else {
             leaf.0 & Descriptor::ACCESS_FLAG != 0
         }
@@ -44,6 +44,20 @@ pub(crate) struct Notes {
     pub(crate) reported: u64,
 }
 
+/// Whether hardware manages the dirty state of a leaf.
+const fn is_managed(leaf: Descriptor) -> bool {
+    leaf.0 & Descriptor::DIRTY_MODIFIER != 0
+}
+
+/// Whether stores are allowed: S2AP\[1\] set at stage 2, AP\[2\] clear at stage 1.
+fn is_writable(geometry: &Geometry, leaf: Descriptor) -> bool {
+    (leaf.0 >> 7 & 1 == 1) == (geometry.regime() == Regime::Stage2)
+}
+
+fn is_clean(geometry: &Geometry, leaf: Descriptor) -> bool {
+    is_managed(leaf) && !is_writable(geometry, leaf)
+}
+
 /// A leaf, present-invalid or not.
 struct Leaf {
     address: u64,
@@ -59,7 +73,7 @@ impl Leaf {
         let address = first + random.below(members) * 8;
         let entry = Descriptor(model.descriptor(address));
         let is_leaf = matches!(entry.kind(geometry, self.level), Kind::Leaf);
-        (is_leaf && geometry.is_clean(entry)).then_some(address)
+        (is_leaf && is_clean(geometry, entry)).then_some(address)
     }
 }
 
@@ -108,7 +122,7 @@ impl Notes {
                 return;
             };
             let (mut address, mut entry) = (leaf.address, leaf.entry);
-            let dirty = random.either() && geometry.is_clean(entry);
+            let dirty = random.either() && is_clean(&geometry, entry);
             let va = geometry.base().0.wrapping_add(offset);
             if dirty
                 && entry.0 & Descriptor::ACCESS_FLAG != 0

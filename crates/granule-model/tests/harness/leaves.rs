@@ -5,7 +5,7 @@ use crate::bench::Bench;
 use crate::random::Random;
 use crate::reference::Reference;
 use crate::stage::Staged;
-use granule::arch::{Geometry, Kind, Page, Shareability};
+use granule::arch::{Geometry, Kind, OutputFormat, Page, Shareability};
 use granule::table::{AttributeChange, Harvest, Holes, Stage1, TableError, Visit};
 use granule_model::{Barrier, Event};
 
@@ -164,7 +164,8 @@ impl<S: Staged> OfLeaves<S> {
         match *self {
             // A change that changes nothing looks at nothing.
             Self::Change(change, holes) => {
-                let shared = change.shareability.is_some() && !geometry.lpa2();
+                let shared =
+                    change.shareability.is_some() && geometry.format() != OutputFormat::Lpa2;
                 let changes = change.memory.is_some() || change.accessed.is_some() || shared;
                 holes == Holes::Refuse && changes
             }

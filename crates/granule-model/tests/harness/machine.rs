@@ -167,6 +167,8 @@ pub(crate) struct Pages {
     next: u64,
     /// The number of pages that are left, for [`reserve`](Self::reserve).
     pub(crate) left: u64,
+    /// Whether pages can be reserved. If not, trees hold them.
+    pub(crate) reserves: bool,
 }
 
 /// Table pages that several trees may have from one place.
@@ -185,6 +187,7 @@ impl Pages {
             free: Vec::new(),
             next,
             left: u64::MAX,
+            reserves: true,
         }))
     }
 
@@ -209,7 +212,9 @@ impl Pages {
     }
 
     pub(crate) fn reserve(&self, tables: usize) -> Reservation {
-        if tables as u64 <= self.left {
+        if !self.reserves {
+            Reservation::Unsupported
+        } else if tables as u64 <= self.left {
             Reservation::Granted
         } else {
             Reservation::Refused

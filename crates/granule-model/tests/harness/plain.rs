@@ -50,11 +50,13 @@ fn run<P: Page>(va_bits: u32, range: bool, asid: Option<u16>, seed: u64, steps: 
                 } else {
                     Leaves::PAGES
                 };
-                let attributes = Attributes::normal(permissions)
-                    .memory(MemoryType::Normal)
-                    .shareability(Shareability::Inner)
-                    .global(asid.is_none())
-                    .accessed(true);
+                let attributes = Attributes {
+                    memory: MemoryType::Normal,
+                    shareability: Shareability::Inner,
+                    global: asid.is_none(),
+                    accessed: true,
+                    ..Attributes::normal(permissions)
+                };
                 let output = PhysicalAddress(output.0 + first * page);
                 if bench
                     .tables

@@ -1,7 +1,7 @@
 //! The expected contents of the tables, as a plain map: no tables, no levels, no leaves.
 
 use crate::stage::Staged;
-use granule::arch::Geometry;
+use granule::arch::{Geometry, OutputFormat, Shareability};
 use granule::table::Stage1;
 use granule_model::{Access, AccessKind, FaultKind, Outcome, Translation};
 use std::collections::BTreeMap;
@@ -236,10 +236,14 @@ impl<S: Staged> Reference<S> {
             address,
             memory: given.memory,
             // With TCR.DS it is TCR's, where the library has inner shareable.
-            shareability: if geometry.lpa2() {
+            shareability: if geometry.format() == OutputFormat::Lpa2 {
                 0b11
             } else {
-                shareability.bits() as u8
+                match shareability {
+                    Shareability::None => 0b00,
+                    Shareability::Outer => 0b10,
+                    Shareability::Inner => 0b11,
+                }
             },
             privileged: given.privileged,
             user: given.user,

@@ -62,7 +62,7 @@ impl<S: Staged> Operation<S> {
                 let reason = match self {
                     // Splits nothing, whatever the CPUs allow.
                     Self::LockFreeSetValid { .. } => takes > BbmLevel::Level0,
-                    _ => u32::from(bbm_level) < takes.number(),
+                    _ => u32::from(bbm_level) < takes as u32,
                 };
                 assert!(reason, "refused for no reason");
                 let (edge, leaf) = (offset(edge), offset(leaf));

@@ -130,6 +130,8 @@ pub(crate) struct Run<P: Page, S: Staged = Stage1> {
 impl<P: Page, S: Staged> Run<P, S> {
     pub(crate) fn of(shape: Shape, seed: u64) -> Self {
         let bench = Bench::<P, S>::of(shape, seed);
+        // On every other machine the tree itself holds pages for its tables.
+        bench.tables.environment().pages.borrow_mut().reserves = seed >> 32 & 1 == 0;
         let geometry = bench.geometry;
         Self {
             bench,

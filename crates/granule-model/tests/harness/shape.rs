@@ -1,6 +1,6 @@
 //! The machines that the harness runs on: page sizes, sizes of address spaces, formats, halves.
 
-use granule::arch::{CpuFeatures, Geometry, IdRegisters, Page, Regime, VaRange};
+use granule::arch::{CpuFeatures, Geometry, Page, Regime, VaRange};
 
 /// The shape of an address space, and the features of its machine.
 #[derive(Clone, Copy, Debug)]
@@ -49,25 +49,20 @@ impl Shape {
         // PARange, ASIDBits, TGran16, TGran4; TGran64 is 0, which means that it is there.
         let wide = 6 | 0b10 << 4 | 2 << 20 | 1 << 28;
         let plain = 5 | 0b10 << 4 | 1 << 20;
-        CpuFeatures::new(
-            IdRegisters::new()
-                .midr(0x410f_d034)
-                .mmfr0(if self.wide { wide } else { plain })
-                // HAFDBS, VMIDBits, XNX.
-                .mmfr1(
-                    if self.hardware { 2 } else { 0 }
-                        | 2 << 4
-                        | u64::from(self.guest_features) << 28,
-                )
-                // VARange, ST, FWB, BBM.
-                .mmfr2(
-                    u64::from(self.wide) << 16
-                        | 1 << 28
-                        | u64::from(self.guest_features) << 40
-                        | u64::from(self.bbm_level.min(2)) << 52,
-                )
-                .isar0(if self.tlbi_range { 2 << 56 } else { 0 }),
-        )
+        CpuFeatures {
+            midr: 0x410f_d034,
+            mmfr0: if self.wide { wide } else { plain },
+            // HAFDBS, VMIDBits, XNX.
+            mmfr1: if self.hardware { 2 } else { 0 }
+                | 2 << 4
+                | u64::from(self.guest_features) << 28,
+            // VARange, ST, FWB, BBM.
+            mmfr2: u64::from(self.wide) << 16
+                | 1 << 28
+                | u64::from(self.guest_features) << 40
+                | u64::from(self.bbm_level.min(2)) << 52,
+            isar0: if self.tlbi_range { 2 << 56 } else { 0 },
+        }
     }
 
     pub(crate) fn geometry<P: Page>(&self) -> Geometry {

@@ -5,11 +5,11 @@ use crate::environment;
 use crate::machine::Shared;
 use crate::random::Random;
 use crate::shape::Shape;
-use granule::arch::registers::Mair;
+use granule::arch::registers::{Mair, Ttbr};
 use granule::arch::{
-    Attributes, Execute, Geometry, MemoryType, Page, Permissions, PhysicalAddress, Regime,
-    Shareability, Stage2Attributes, Stage2Geometry, Stage2Memory, Stage2Permissions, VaRange,
-    VirtualAddress, Vtcr, Vttbr,
+    Attributes, Execute, Geometry, MemoryType, OutputFormat, Page, Permissions, PhysicalAddress,
+    Regime, Shareability, Stage2Attributes, Stage2Geometry, Stage2Memory, Stage2Permissions,
+    Translation, VaRange, VirtualAddress, Vtcr, Vttbr,
 };
 use granule::table::{
     PageTables, PermissionChange, Stage, Stage1, Stage2, Stage2PermissionChange, TableEnvironment,
@@ -112,20 +112,22 @@ impl Staged for Stage1 {
             _ => MemoryType::Normal,
         };
         let shareability = shareability(random);
-        Attributes::normal(
-            Permissions::READ
-                .writable(random.either())
-                .user(random.either())
-                .privileged_execute(random.either())
-                .user_execute(random.either())
-                .guarded(random.either())
-                .dirty_modifier(random.once_in(4))
-                .software(random.below(256) as u8),
-        )
-        .memory(memory)
-        .shareability(shareability)
-        .accessed(!random.once_in(16))
-        .global(global)
+        let permissions = Permissions {
+            writable: random.either(),
+            user: random.either(),
+            privileged_execute: random.either(),
+            user_execute: random.either(),
+            guarded: random.either(),
+            dirty_modifier: random.once_in(4),
+            software: random.below(256) as u8,
+        };
+        Attributes {
+            memory,
+            shareability,
+            accessed: !random.once_in(16),
+            global,
+            ..Attributes::normal(permissions)
+        }
     }
 
     fn memory(random: &mut Random) -> MemoryType {
@@ -196,7 +198,7 @@ impl Staged for Stage1 {
 
     fn as_kept(geometry: &Geometry, mut attributes: Attributes) -> Attributes {
         attributes.permissions.software &= 0b1111;
-        if geometry.lpa2() {
+        if geometry.format() == OutputFormat::Lpa2 {
             attributes.shareability = Shareability::Inner;
         }
         attributes
@@ -249,7 +251,7 @@ impl Staged for Stage2 {
     /// run the guest.
     fn turn_on(world: &Shared, shape: &Shape, geometry: &Stage2Geometry, root: u64) {
         let features = shape.features();
-        let page = geometry.page_size().bytes();
+        let page = geometry.shape().page_size().bytes();
         let event = |kind| world.borrow_mut().event(kind);
         event(Event::Obtained {
             start: HOST,
@@ -257,12 +259,15 @@ impl Staged for Stage2 {
         });
         event(Event::Store {
             address: HOST,
-            count: geometry.page_size().entries() as u32,
+            count: geometry.shape().page_size().entries() as u32,
             descriptor: 0,
             step: 0,
             visibility: granule_model::Visibility::Live,
         });
-        for (start, bytes) in [(HOST, page), (root, geometry.root_bytes())] {
+        for (start, bytes) in [
+            (HOST, page),
+            (root, geometry.shape().root_tables() as u64 * page),
+        ] {
             event(Event::Lines {
                 instruction: System::DC_CIVAC,
                 start,
@@ -272,13 +277,17 @@ impl Staged for Stage2 {
         event(Event::Barrier(Barrier::DSB_SY));
         let host = Geometry::new(
             &features,
-            geometry.page_size(),
+            geometry.shape().page_size(),
             if shape.wide { 52 } else { 48 },
             VaRange::Lower,
             Regime::El2,
         );
         let host = match host {
-            Ok(host) => granule::arch::registers::TcrSingle::new(&host).0,
+            Ok(host) => Translation::new(&features, Some((&host, Ttbr::NONE)), None),
+            Err(error) => panic!("{shape:?}: {error}"),
+        };
+        let host = match host {
+            Ok(translation) => translation.tcr,
             Err(error) => panic!("{shape:?}: {error}"),
         };
         let hardware = if shape.hardware {
@@ -323,17 +332,19 @@ impl Staged for Stage2 {
             _ => Stage2Memory::Normal,
         };
         let shareability = shareability(random);
-        Stage2Attributes::normal(
-            Stage2Permissions::READ
-                .readable(!random.once_in(4))
-                .writable(random.either())
-                .execute(execute(random))
-                .dirty_modifier(random.once_in(4))
-                .software(random.below(256) as u8),
-        )
-        .memory(memory)
-        .shareability(shareability)
-        .accessed(!random.once_in(16))
+        let permissions = Stage2Permissions {
+            readable: !random.once_in(4),
+            writable: random.either(),
+            execute: execute(random),
+            dirty_modifier: random.once_in(4),
+            software: random.below(256) as u8,
+        };
+        Stage2Attributes {
+            memory,
+            shareability,
+            accessed: !random.once_in(16),
+            ..Stage2Attributes::normal(permissions)
+        }
     }
 
     fn memory(random: &mut Random) -> Stage2Memory {
@@ -395,7 +406,7 @@ impl Staged for Stage2 {
 
     fn as_kept(geometry: &Geometry, mut attributes: Stage2Attributes) -> Stage2Attributes {
         attributes.permissions.software &= 0b1111;
-        if geometry.lpa2() {
+        if geometry.format() == OutputFormat::Lpa2 {
             attributes.shareability = Shareability::Inner;
         }
         if !geometry.forced_write_back() && attributes.memory == Stage2Memory::AsStage1 {

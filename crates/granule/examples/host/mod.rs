@@ -92,7 +92,11 @@ pub(crate) fn environment(
     unsafe { pages.add(first, PhysicalAddress(first.0 + bytes)) };
     Host {
         pages,
-        capabilities: TlbCapabilities::BASIC.range(range).level_hint(range),
+        capabilities: TlbCapabilities {
+            range,
+            level_hint: range,
+            ..TlbCapabilities::BASIC
+        },
         aloud: Rc::default(),
     }
 }

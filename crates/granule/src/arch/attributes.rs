@@ -7,11 +7,10 @@ use super::descriptor::Descriptor;
 use super::geometry::{Geometry, OutputFormat};
 use super::output_space::OutputSpace;
 use super::regime::Regime;
-use crate::setters::setters;
 use core::fmt;
 
 /// The kinds of memory that [`Mair::STANDARD`](super::registers::Mair::STANDARD) provides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MemoryType {
     /// Normal memory, write-back, read and write allocate.
@@ -45,9 +44,8 @@ impl MemoryType {
     }
 
     /// The type at `index` of the standard MAIR.
-    #[must_use]
     #[inline]
-    pub const fn from_index(index: u8) -> Self {
+    pub(super) const fn from_index(index: u8) -> Self {
         match index & 0b111 {
             0 => Self::Normal,
             1 => Self::Device,
@@ -60,7 +58,7 @@ impl MemoryType {
 }
 
 /// The observers that share a coherent view of the memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "the architecture has no more")]
 pub enum Shareability {
     /// This CPU only.
@@ -73,9 +71,8 @@ pub enum Shareability {
 
 impl Shareability {
     /// The two-bit encoding used in descriptors and in TCR.
-    #[must_use]
     #[inline]
-    pub const fn bits(self) -> u64 {
+    pub(crate) const fn bits(self) -> u64 {
         match self {
             Self::None => 0b00,
             Self::Outer => 0b10,
@@ -97,10 +94,9 @@ impl Shareability {
 /// The allowed accesses of a mapping, and software's bits in it. All of these may change in place
 /// on a live mapping, followed by a TLBI (rule RWHZWS lists the changes that may not).
 ///
-/// Begin with a constant, and set each further field by the method of its name:
-/// `Permissions::READ_WRITE.user(true)`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
+/// Begin with a constant: `Permissions { user: true, ..Permissions::READ_WRITE }`. A further field
+/// then breaks nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permissions {
     /// Whether stores are allowed (AP\[2\] clear).
     pub writable: bool,
@@ -140,16 +136,6 @@ impl Permissions {
         ..Self::READ
     };
 
-    setters! {
-        writable: bool,
-        user: bool,
-        privileged_execute: bool,
-        user_execute: bool,
-        guarded: bool,
-        dirty_modifier: bool,
-        software: u8,
-    }
-
     /// The descriptor bits that [`encode`](Self::encode) sets or clears.
     pub(crate) const MASK: u64 = Descriptor::AP_READ_ONLY
         | Descriptor::AP_USER
@@ -167,9 +153,8 @@ impl Permissions {
     }
 
     /// These permissions as descriptor bits of `regime`.
-    #[must_use]
     #[inline(always)]
-    pub const fn encode(self, regime: Regime) -> u64 {
+    pub(crate) const fn encode(self, regime: Regime) -> u64 {
         let mut bits = ((self.software & 0b1111) as u64) << 55;
         if !self.writable {
             bits |= Descriptor::AP_READ_ONLY;
@@ -201,9 +186,8 @@ impl Permissions {
     }
 
     /// The permissions of a leaf descriptor of `regime`.
-    #[must_use]
     #[inline]
-    pub const fn decode(descriptor: Descriptor, regime: Regime) -> Self {
+    const fn decode(descriptor: Descriptor, regime: Regime) -> Self {
         let bits = descriptor.0;
         let user = regime.has_user();
         let privileged_never = if user {
@@ -252,10 +236,9 @@ impl fmt::Display for Permissions {
 
 /// Everything in a leaf besides its address.
 ///
-/// [`normal`](Self::normal) and [`device`](Self::device) give the usual ones; each field can be set
-/// by the method of its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
+/// [`normal`](Self::normal) and [`device`](Self::device) give the usual ones. Others begin with one of
+/// them, as in `Attributes { global: false, ..Attributes::normal(permissions) }`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
     /// The kind of memory.
     pub memory: MemoryType,
@@ -303,15 +286,6 @@ impl Attributes {
             global: true,
             output_space: OutputSpace::Unmarked,
         }
-    }
-
-    setters! {
-        memory: MemoryType,
-        shareability: Shareability,
-        permissions: Permissions,
-        accessed: bool,
-        global: bool,
-        output_space: OutputSpace,
     }
 
     /// These attributes as bits of a leaf descriptor of `geometry`, without the address, the

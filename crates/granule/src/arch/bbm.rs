@@ -1,6 +1,6 @@
 //! The rules for changing a live descriptor, break-before-make above all.
 //!
-//! One pure function, [`classify`], implements rule RWHZWS and its relaxations by FEAT_BBM (RPVTFW,
+//! One pure function, `classify`, implements rule RWHZWS and its relaxations by FEAT_BBM (RPVTFW,
 //! RKFLJB). Every operation on live tables asks it. The function looks at one entry; the caller
 //! checks that the members of a contiguous group agree.
 
@@ -11,8 +11,9 @@ use super::page_size::Level;
 use super::regime::Regime;
 use super::stage2::Stage2Permissions;
 
-/// The level of FEAT_BBM: which changes of size need no break-before-make.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+/// The level of FEAT_BBM: which changes of size need no break-before-make. `as u32` gives its
+/// number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[expect(clippy::exhaustive_enums, reason = "the architecture has no more")]
 pub enum BbmLevel {
     /// Every change of size needs break-before-make.
@@ -39,17 +40,15 @@ impl BbmLevel {
     }
 
     /// The number: 0 to 3.
-    #[must_use]
     #[inline]
-    pub const fn number(self) -> u32 {
+    pub(crate) const fn number(self) -> u32 {
         self as u32
     }
 }
 
 /// The steps that a change of one entry requires.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Change {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
     /// The entry stays as it is.
     Nothing,
     /// Store the entry. No TLBI follows, because no TLB can hold the old entry: it was invalid
@@ -80,9 +79,8 @@ const fn permission_bits(regime: Regime) -> u64 {
 
 /// Whether a change of these bits of a live leaf of `geometry` is ever made in place, with a TLBI if
 /// need be. Making a leaf global never is, which these bits do not tell.
-#[must_use]
 #[inline]
-pub const fn in_place(geometry: &Geometry, bits: u64) -> bool {
+pub(crate) const fn in_place(geometry: &Geometry, bits: u64) -> bool {
     let kind = Descriptor::VALID | Descriptor::PRESENT_INVALID;
     let allowed = permission_bits(geometry.regime());
     bits & !(allowed | Descriptor::ACCESS_FLAG | kind) == 0
@@ -94,8 +92,7 @@ pub const fn in_place(geometry: &Geometry, bits: u64) -> bool {
 /// For a change between a block and a table the caller guarantees that the table's entries
 /// translate as the block does, attributes included. If they do not, the caller must break the
 /// entry first.
-#[must_use]
-pub const fn classify(
+pub(crate) const fn classify(
     geometry: &Geometry,
     level: Level,
     old: Descriptor,
@@ -161,3 +158,6 @@ const fn resized(bbm: BbmLevel, least: BbmLevel) -> Change {
         Change::BreakBeforeMake
     }
 }
+
+#[cfg(test)]
+mod tests;

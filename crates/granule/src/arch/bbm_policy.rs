@@ -2,7 +2,7 @@
 //!
 //! One pure function, [`decide`], combines the ID registers of all CPUs, a list of CPUs known by
 //! name, and the system's handling of TLB conflict aborts. Its answer is the level for
-//! [`classify`](super::bbm::classify), with the reason.
+//! changes of live tables, with the reason.
 //!
 //! To add a CPU that has level 2 and takes no TLB conflict abort, add a row to [`KNOWN`]. A CPU
 //! whose ID register promises too much is an erratum ([`NoBbm`](super::errata::Workaround::NoBbm)).
@@ -166,7 +166,7 @@ fn of_cpu(cpu: &CpuFeatures, system: &SystemLimits) -> Decision {
     if level == BbmLevel::Level0 {
         return decision(BbmLevel::Level0, Why::NoRelaxation);
     }
-    let errata = system.forced.union(Errata::of_cpu(cpu.midr()));
+    let errata = system.forced.union(Errata::of_cpu(cpu.midr));
     let no_bbm = errata
         .iter()
         .find(|erratum| erratum.workaround == Workaround::NoBbm);
@@ -176,7 +176,7 @@ fn of_cpu(cpu: &CpuFeatures, system: &SystemLimits) -> Decision {
     if level == BbmLevel::Level3 {
         return decision(level, Why::Level3);
     }
-    let known = KNOWN.iter().find(|known| known.cpus.contains(cpu.midr()));
+    let known = KNOWN.iter().find(|known| known.cpus.contains(cpu.midr));
     match known {
         Some(known) if level == BbmLevel::Level2 => {
             decision(BbmLevel::Level3, Why::KnownCpu(known))

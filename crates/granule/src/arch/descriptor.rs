@@ -12,7 +12,7 @@ use super::regime::Regime;
 use core::fmt;
 
 /// A 64-bit translation table descriptor.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Descriptor(pub u64);
 
@@ -26,7 +26,7 @@ pub enum Kind {
     Table,
     /// A block, or at level 3 a page.
     Leaf,
-    /// A leaf that is present but invalid ([`Descriptor::present_invalid`]): an access faults, but
+    /// A leaf that is present but invalid ([`Descriptor::PRESENT_INVALID`]): an access faults, but
     /// the entry keeps its address and permissions, and nothing else may be mapped there.
     PresentInvalid,
 }
@@ -97,9 +97,8 @@ impl Descriptor {
         Self::PXN_TABLE | Self::UXN_TABLE | Self::AP_TABLE | Self::NS_TABLE;
 
     /// A table descriptor that points to `table`, without hierarchical restrictions.
-    #[must_use]
     #[inline]
-    pub const fn table(geometry: &Geometry, table: PhysicalAddress) -> Self {
+    pub(crate) const fn table(geometry: &Geometry, table: PhysicalAddress) -> Self {
         Self(geometry.address_bits(table) | Self::TABLE_OR_PAGE | Self::VALID)
     }
 
@@ -129,9 +128,8 @@ impl Descriptor {
     }
 
     /// Whether this descriptor points to a table at `level`.
-    #[must_use]
     #[inline]
-    pub const fn is_table(self, level: Level) -> bool {
+    pub(crate) const fn is_table(self, level: Level) -> bool {
         !level.is_last() && self.0 & 0b11 == 0b11
     }
 
@@ -152,9 +150,8 @@ impl Descriptor {
     /// and it marks a writable clean page dirty by clearing AP\[2\] (TCR.HD and DBM). Software must
     /// change such an entry of a live table atomically (RWLTNL). The result means nothing for a
     /// table descriptor, which hardware does not change.
-    #[must_use]
     #[inline]
-    pub const fn may_be_updated(self) -> bool {
+    pub(crate) const fn may_be_updated(self) -> bool {
         let clean = Self::DIRTY_MODIFIER | Self::AP_READ_ONLY;
         self.is_valid() && (self.0 & Self::ACCESS_FLAG == 0 || self.0 & clean == clean)
     }
@@ -162,17 +159,15 @@ impl Descriptor {
     /// Whether software must change this leaf of a live table atomically, at either stage: hardware
     /// may set the access flag, or change the dirty state of a page with the dirty modifier. A set
     /// bit 7 means clean at stage 1 and dirty at stage 2, so this asks for the modifier alone.
-    #[must_use]
     #[inline]
-    pub const fn changes_atomically(self) -> bool {
+    pub(crate) const fn changes_atomically(self) -> bool {
         let flags = Self::ACCESS_FLAG | Self::DIRTY_MODIFIER;
         self.is_valid() && self.0 & flags != Self::ACCESS_FLAG
     }
 
     /// This leaf as a present-invalid one: every access faults, and all other bits stay.
-    #[must_use]
     #[inline]
-    pub const fn present_invalid(self) -> Self {
+    pub(crate) const fn present_invalid(self) -> Self {
         Self((self.0 & !Self::VALID) | Self::PRESENT_INVALID)
     }
 
@@ -190,23 +185,20 @@ impl Geometry {
     /// Whether hardware may change this leaf at any time, at the stage of this geometry: as
     /// [`Descriptor::may_be_updated`], but at stage 2 a store makes a clean page dirty by *setting*
     /// bit 7.
-    #[must_use]
     #[inline]
-    pub const fn may_be_updated(&self, leaf: Descriptor) -> bool {
+    pub(crate) const fn may_be_updated(&self, leaf: Descriptor) -> bool {
         leaf.is_valid() && (leaf.0 & Descriptor::ACCESS_FLAG == 0 || self.is_clean(leaf))
     }
 
     /// Whether hardware manages the dirty state of this leaf (DBM), and it is clean.
-    #[must_use]
     #[inline]
-    pub const fn is_clean(&self, leaf: Descriptor) -> bool {
+    pub(crate) const fn is_clean(&self, leaf: Descriptor) -> bool {
         self.is_managed(leaf) && !self.is_writable(leaf)
     }
 
     /// Whether hardware manages the dirty state of this leaf (DBM), and it is dirty.
-    #[must_use]
     #[inline]
-    pub const fn is_dirty(&self, leaf: Descriptor) -> bool {
+    pub(crate) const fn is_dirty(&self, leaf: Descriptor) -> bool {
         self.is_managed(leaf) && self.is_writable(leaf)
     }
 

@@ -11,7 +11,7 @@ use Workaround::{
 };
 
 /// The workaround for an erratum.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Workaround {
     /// Issue each broadcast TLBI and its DSB twice, because accesses of *other* CPUs may outlive
@@ -158,14 +158,6 @@ const fn row(
     }
 }
 
-impl Erratum {
-    /// Whether the CPU with this MIDR has the erratum.
-    #[must_use]
-    pub const fn affects(&self, midr: u64) -> bool {
-        self.cpus.contains(midr)
-    }
-}
-
 /// A set of errata: rows of [`TABLE`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Errata(u64);
@@ -179,7 +171,7 @@ impl Errata {
     pub fn of_cpu(midr: u64) -> Self {
         let mut set = 0;
         for (index, erratum) in TABLE.iter().enumerate() {
-            if erratum.affects(midr) {
+            if erratum.cpus.contains(midr) {
                 set |= 1 << index;
             }
         }

@@ -18,7 +18,7 @@ const DATA_SAME: u64 = 0x25;
 
 /// A fault status code: IFSC or DFSC of ESR_ELx, or FST of PAR_EL1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FaultStatus(u64);
+pub struct FaultStatus(pub u64);
 
 impl FaultStatus {
     /// The status of an exception with this syndrome, if it is an instruction or data abort.
@@ -43,13 +43,6 @@ impl FaultStatus {
         }
     }
 
-    /// The code.
-    #[must_use]
-    #[inline]
-    pub const fn code(self) -> u64 {
-        self.0
-    }
-
     /// Whether more than one TLB entry matches (RNGLXZ, IHYQMB). The abort is always synchronous:
     /// no memory access was made, so the instruction can be retried.
     #[must_use]
@@ -63,13 +56,6 @@ impl FaultStatus {
     #[inline]
     pub const fn is_translation_fault(self) -> bool {
         matches!(self.0, 0x04..=0x07 | 0x2a | 0x2b)
-    }
-
-    /// Whether the entry exists and forbids the access.
-    #[must_use]
-    #[inline]
-    pub const fn is_permission_fault(self) -> bool {
-        matches!(self.0, 0x0c..=0x0f)
     }
 
     /// Whether the tables forbid the access: an address size, translation, access flag or

@@ -4,40 +4,6 @@
 //! equality refuse 4K pages on CPUs that have them with 52 bits (ID_AA64MMFR0_EL1.TGran4 = 1).
 
 use super::page_size::PageSize;
-use crate::setters::setters;
-
-/// The raw ID registers that decide how a CPU translates. All are zero by default; each is set by
-/// the method of its name.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct IdRegisters {
-    /// MIDR_EL1: which CPU this is.
-    pub midr: u64,
-    /// ID_AA64MMFR0_EL1.
-    pub mmfr0: u64,
-    /// ID_AA64MMFR1_EL1.
-    pub mmfr1: u64,
-    /// ID_AA64MMFR2_EL1.
-    pub mmfr2: u64,
-    /// ID_AA64ISAR0_EL1.
-    pub isar0: u64,
-}
-
-impl IdRegisters {
-    /// All registers zero.
-    #[must_use]
-    pub const fn new() -> Self {
-        Self {
-            midr: 0,
-            mmfr0: 0,
-            mmfr1: 0,
-            mmfr2: 0,
-            isar0: 0,
-        }
-    }
-
-    setters! { midr: u64, mmfr0: u64, mmfr1: u64, mmfr2: u64, isar0: u64 }
-}
 
 /// Whether a CPU has a page size, and in which format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,22 +17,22 @@ pub enum Support {
     With52Bits,
 }
 
-/// The kinds of TLBI instructions of a CPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum TlbiFeature {
-    /// By single address, in the inner shareable domain.
-    Single,
-    /// As `Single`, and also in the outer shareable domain (FEAT_TLBIOS).
-    OuterShareable,
-    /// As `OuterShareable`, and also by range (FEAT_TLBIRANGE).
-    Range,
-}
-
-/// The features of one CPU that decide how it translates.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The ID registers of one CPU that decide how it translates, and the features that they state.
+///
+/// Write `..CpuFeatures::NONE` after the registers that matter, so that a further one breaks
+/// nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuFeatures {
-    registers: IdRegisters,
+    /// MIDR_EL1: which CPU this is.
+    pub midr: u64,
+    /// ID_AA64MMFR0_EL1.
+    pub mmfr0: u64,
+    /// ID_AA64MMFR1_EL1.
+    pub mmfr1: u64,
+    /// ID_AA64MMFR2_EL1.
+    pub mmfr2: u64,
+    /// ID_AA64ISAR0_EL1.
+    pub isar0: u64,
 }
 
 /// A four-bit unsigned ID field.
@@ -76,18 +42,14 @@ const fn field(register: u64, low: u32) -> u32 {
 }
 
 impl CpuFeatures {
-    /// The features that `registers` state.
-    #[must_use]
-    pub const fn new(registers: IdRegisters) -> Self {
-        Self { registers }
-    }
-
-    /// The registers behind these features.
-    #[must_use]
-    #[inline]
-    pub const fn registers(&self) -> &IdRegisters {
-        &self.registers
-    }
+    /// All registers zero.
+    pub const NONE: Self = Self {
+        midr: 0,
+        mmfr0: 0,
+        mmfr1: 0,
+        mmfr2: 0,
+        isar0: 0,
+    };
 
     /// Whether the CPU has `size` at stage 1.
     ///
@@ -95,7 +57,7 @@ impl CpuFeatures {
     #[must_use]
     #[inline]
     pub const fn page_size(&self, size: PageSize) -> Support {
-        let mmfr0 = self.registers.mmfr0;
+        let mmfr0 = self.mmfr0;
         match size {
             PageSize::K4 => match field(mmfr0, 28) {
                 8..=15 => Support::No,
@@ -124,7 +86,7 @@ impl CpuFeatures {
             PageSize::K16 => 32,
             PageSize::K64 => 36,
         };
-        match (field(self.registers.mmfr0, low), size) {
+        match (field(self.mmfr0, low), size) {
             (0, _) => self.page_size(size),
             (1, _) => Support::No,
             (2, _) | (_, PageSize::K64) => Support::Yes,
@@ -133,36 +95,29 @@ impl CpuFeatures {
     }
 
     /// FEAT_S2FWB: stage 2 can decide the memory type alone.
-    #[must_use]
     #[inline]
-    pub const fn stage2_forced_write_back(&self) -> bool {
-        field(self.registers.mmfr2, 40) >= 1
+    pub(super) const fn stage2_forced_write_back(&self) -> bool {
+        field(self.mmfr2, 40) >= 1
     }
 
     /// FEAT_XNX: stage 2 allows execution for EL1 and EL0 separately.
-    #[must_use]
     #[inline]
-    pub const fn stage2_execute_by_privilege(&self) -> bool {
-        field(self.registers.mmfr1, 28) >= 1
+    pub(super) const fn stage2_execute_by_privilege(&self) -> bool {
+        field(self.mmfr1, 28) >= 1
     }
 
     /// The bits of VMID: 8 or 16.
     #[must_use]
     #[inline]
     pub const fn vmid_bits(&self) -> u32 {
-        if field(self.registers.mmfr1, 4) >= 2 {
-            16
-        } else {
-            8
-        }
+        if field(self.mmfr1, 4) >= 2 { 16 } else { 8 }
     }
 
     /// FEAT_TTST: address spaces of fewer than 25 bits, and walks of stage 2 with 4K pages that
     /// start at level 3.
-    #[must_use]
     #[inline]
-    pub const fn small_tables(&self) -> bool {
-        field(self.registers.mmfr2, 28) >= 1
+    pub(super) const fn small_tables(&self) -> bool {
+        field(self.mmfr2, 28) >= 1
     }
 
     /// The CPU's bits of physical address: 32, 36, 40, 42, 44, 48, 52 or 56. A reserved value
@@ -170,7 +125,7 @@ impl CpuFeatures {
     #[must_use]
     #[inline]
     pub const fn pa_bits(&self) -> u32 {
-        match field(self.registers.mmfr0, 0) {
+        match field(self.mmfr0, 0) {
             0 => 32,
             1 => 36,
             2 => 40,
@@ -191,7 +146,7 @@ impl CpuFeatures {
             PageSize::K4 | PageSize::K16 => {
                 matches!(self.page_size(size), Support::With52Bits)
             }
-            PageSize::K64 => field(self.registers.mmfr2, 16) >= 1,
+            PageSize::K64 => field(self.mmfr2, 16) >= 1,
         };
         if more { 52 } else { 48 }
     }
@@ -212,33 +167,27 @@ impl CpuFeatures {
     #[must_use]
     #[inline]
     pub const fn bbm_level(&self) -> u32 {
-        let level = field(self.registers.mmfr2, 52);
+        let level = field(self.mmfr2, 52);
         if level > 3 { 3 } else { level }
     }
 
-    /// The CPU's kinds of TLBI instructions.
-    #[must_use]
+    /// FEAT_TLBIRANGE: TLBIs by range.
     #[inline]
-    pub const fn tlbi(&self) -> TlbiFeature {
-        match field(self.registers.isar0, 56) {
-            0 => TlbiFeature::Single,
-            1 => TlbiFeature::OuterShareable,
-            _ => TlbiFeature::Range,
-        }
+    pub(super) const fn tlbi_range(&self) -> bool {
+        field(self.isar0, 56) >= 2
     }
 
     /// FEAT_TTL: a TLBI by address takes a hint of the leaf's level.
-    #[must_use]
     #[inline]
-    pub const fn tlbi_level_hint(&self) -> bool {
-        field(self.registers.mmfr2, 48) >= 1
+    pub(super) const fn tlbi_level_hint(&self) -> bool {
+        field(self.mmfr2, 48) >= 1
     }
 
     /// FEAT_VHE: EL2 can run an operating system's kernel.
     #[must_use]
     #[inline]
     pub const fn vhe(&self) -> bool {
-        field(self.registers.mmfr1, 8) >= 1
+        field(self.mmfr1, 8) >= 1
     }
 
     /// FEAT_HAFDBS: 0 is none; 1 means that hardware sets the access flag; 2 adds the dirty state;
@@ -246,24 +195,13 @@ impl CpuFeatures {
     #[must_use]
     #[inline]
     pub const fn hardware_dirty(&self) -> u32 {
-        field(self.registers.mmfr1, 0)
+        field(self.mmfr1, 0)
     }
 
     /// The bits of ASID: 8 or 16.
     #[must_use]
     #[inline]
     pub const fn asid_bits(&self) -> u32 {
-        if field(self.registers.mmfr0, 4) >= 2 {
-            16
-        } else {
-            8
-        }
-    }
-
-    /// The implementer, part number, variant and revision in MIDR_EL1.
-    #[must_use]
-    #[inline]
-    pub const fn midr(&self) -> u64 {
-        self.registers.midr
+        if field(self.mmfr0, 4) >= 2 { 16 } else { 8 }
     }
 }

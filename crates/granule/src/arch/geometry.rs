@@ -15,7 +15,7 @@ use super::regime::Regime;
 use address_bits::AddressBits;
 
 /// The half of the address space, and so its translation table base register.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "the architecture has no more")]
 pub enum VaRange {
     /// TTBR0: addresses from zero up.
@@ -25,7 +25,7 @@ pub enum VaRange {
 }
 
 /// The position of address bits 51 to 48 in a descriptor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "the architecture has no more")]
 pub enum OutputFormat {
     /// Addresses of at most 48 bits.
@@ -235,9 +235,8 @@ impl Geometry {
     }
 
     /// Whether TCR.DS is set.
-    #[must_use]
     #[inline]
-    pub const fn lpa2(&self) -> bool {
+    pub(crate) const fn lpa2(&self) -> bool {
         matches!(self.format, OutputFormat::Lpa2)
     }
 
@@ -255,21 +254,6 @@ impl Geometry {
         self.regime
     }
 
-    /// The same shape in the other half, with its own number of input address bits.
-    ///
-    /// # Errors
-    ///
-    /// When the CPU does not support that number of input address bits, or supports it only in a
-    /// format (TCR.DS) that this half does not use.
-    pub fn with_va_range(
-        &self,
-        cpu: &CpuFeatures,
-        va_range: VaRange,
-        va_bits: u32,
-    ) -> Result<Self, GeometryError> {
-        self.with_page_size(cpu, va_range, va_bits, self.page_size)
-    }
-
     /// A shape of the other half with pages of `page_size`, which may differ from this half's: TG0
     /// and TG1 are fields of their own. DS and IPS of TCR are one for both halves, and this half's
     /// decide. So the other half's descriptors have the format that those two give its page size,
@@ -281,7 +265,7 @@ impl Geometry {
     /// with it, or supports it only in a format that this half does not use;
     /// [`GeometryError::OtherFormat`] when this half's TCR.DS asks for descriptors that the CPU does
     /// not have with that page size.
-    pub fn with_page_size(
+    pub fn with_va_range(
         &self,
         cpu: &CpuFeatures,
         va_range: VaRange,
@@ -326,13 +310,6 @@ impl Geometry {
     #[inline]
     pub const fn start_level(&self) -> Level {
         self.start_level
-    }
-
-    /// The number of table levels that a full walk visits.
-    #[must_use]
-    #[inline]
-    pub const fn levels(&self) -> u32 {
-        (Level::L3.number() - self.start_level().number() + 1) as u32
     }
 
     /// The number of root table entries that input addresses reach. At stage 2 several root tables
@@ -381,9 +358,8 @@ impl Geometry {
     /// 4K: level 0 only with DS, levels 1 and 2 always. 16K: level 1 only with DS, level 2 always.
     /// 64K: level 1 only with 52-bit physical addresses, level 2 always. At other levels a block
     /// pattern is an invalid descriptor.
-    #[must_use]
     #[inline]
-    pub const fn leaf_allowed(&self, level: Level) -> bool {
+    pub(crate) const fn leaf_allowed(&self, level: Level) -> bool {
         level as u8 >= self.top_leaf as u8
     }
 

@@ -1,7 +1,7 @@
 //! Ranges of CPUs by MIDR_EL1, for the tables of errata and of trusted CPUs.
 
 /// CPUs of one kind, from one revision to another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MidrRange {
     /// MIDR implementer.
     pub implementer: u8,
@@ -23,8 +23,7 @@ pub(crate) const AMPERE: u8 = 0xc0;
 
 impl MidrRange {
     /// Whether the CPU with this MIDR is in the range.
-    #[must_use]
-    pub const fn contains(&self, midr: u64) -> bool {
+    pub(super) const fn contains(&self, midr: u64) -> bool {
         let implementer = (midr >> 24) as u8;
         let part = ((midr >> 4) & 0xfff) as u16;
         let version = (((midr >> 20) & 0xf) << 4 | (midr & 0xf)) as u8;

@@ -31,7 +31,7 @@ pub use address::{IntermediateAddress, PhysicalAddress, VirtualAddress};
 pub use attributes::{Attributes, MemoryType, Permissions, Shareability};
 pub use descriptor::{Descriptor, Kind};
 pub use fault_status::FaultStatus;
-pub use features::{CpuFeatures, IdRegisters, Support, TlbiFeature};
+pub use features::{CpuFeatures, Support};
 pub use geometry::{Geometry, LeafSize, OutputFormat, VaRange};
 pub use geometry_error::GeometryError;
 pub use midr::MidrRange;

@@ -10,7 +10,7 @@ use super::regime::Regime;
 ///
 /// NSE exists in the EL3 regime alone, on CPUs with FEAT_RME. Elsewhere [`Root`](Self::Root)
 /// encodes as `Unmarked`, and [`Realm`](Self::Realm) as [`NonSecure`](Self::NonSecure).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "two bits say no more")]
 pub enum OutputSpace {
     /// NS and NSE clear: Secure at EL3 and in the Secure state, Realm in the Realm state. The

@@ -11,7 +11,7 @@ use core::fmt;
 const DESCRIPTOR_SHIFT: u32 = 3;
 
 /// A translation granule: the size of a page and of a full translation table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum PageSize {
     /// 4 KiB pages, 512 entries a table.
@@ -61,9 +61,8 @@ impl PageSize {
     }
 
     /// The address bits that one level of tables resolves: 9, 11 or 13.
-    #[must_use]
     #[inline]
-    pub const fn index_bits(self) -> u32 {
+    pub(crate) const fn index_bits(self) -> u32 {
         self.shift() - DESCRIPTOR_SHIFT
     }
 
@@ -119,9 +118,8 @@ impl PageSize {
     ///
     /// The result is meaningful only for bits that the architecture has with this page size;
     /// [`Geometry::new`](super::Geometry::new) checks them.
-    #[must_use]
     #[inline]
-    pub const fn start_level(self, address_bits: u32) -> Level {
+    pub(crate) const fn start_level(self, address_bits: u32) -> Level {
         let below_page = address_bits.saturating_sub(1 + self.shift());
         match below_page / self.index_bits() {
             0 => Level::L3,
@@ -206,7 +204,7 @@ mod sealed {
 
 /// A level of translation tables. Level 3 holds pages; level -1 exists only for 52-bit input
 /// addresses with 4K pages (FEAT_LPA2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Level {
     /// Level -1.
@@ -276,9 +274,8 @@ impl Level {
     }
 
     /// Whether this is level 3, whose entries are pages.
-    #[must_use]
     #[inline]
-    pub const fn is_last(self) -> bool {
+    pub(crate) const fn is_last(self) -> bool {
         matches!(self, Self::L3)
     }
 }

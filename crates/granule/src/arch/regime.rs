@@ -1,7 +1,7 @@
 //! Translation regimes: the exception levels that use a set of tables, and the stage.
 
 /// The translation regime of a set of tables; it gives bits 6, 53 and 54 their meaning.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Regime {
     /// EL1&0: an operating system; also EL2&0, its equal with FEAT_VHE and HCR_EL2.E2H.

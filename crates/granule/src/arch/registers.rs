@@ -137,8 +137,7 @@ impl TcrSingle {
     const RES1: u64 = 1 << 31 | 1 << 23;
 
     /// The register for `geometry`, whose regime must have a single privilege.
-    #[must_use]
-    pub const fn new(geometry: &Geometry) -> Self {
+    pub(super) const fn new(geometry: &Geometry) -> Self {
         let mut bits = Self::RES1
             | (64 - geometry.va_bits() as u64)
             | (tg0(geometry.page_size()) << 14)
@@ -245,7 +244,7 @@ impl Geometry {
     }
 
     /// The shape of `regime`, which has one half, with this TCR: the inverse of
-    /// [`TcrSingle::new`].
+    /// [`Translation::new`](super::Translation::new).
     ///
     /// # Errors
     ///
@@ -411,18 +410,5 @@ pub(super) const fn output_size(pa_bits: u32) -> u64 {
         43..=44 => 0b100,
         45..=48 => 0b101,
         _ => 0b110,
-    }
-}
-
-impl VaRange {
-    /// The only half of a regime with one privilege; `None` for a regime with two halves.
-    #[must_use]
-    #[inline]
-    pub const fn only(regime: Regime) -> Option<Self> {
-        if regime.has_user() {
-            None
-        } else {
-            Some(Self::Lower)
-        }
     }
 }

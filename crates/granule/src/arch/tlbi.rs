@@ -12,11 +12,10 @@ pub(crate) use by_address::{of_entry, of_few_pages, of_one_entry};
 
 use super::address::VirtualAddress;
 use super::errata::Errata;
-use super::features::{CpuFeatures, TlbiFeature};
+use super::features::CpuFeatures;
 use super::geometry::Geometry;
 use super::page_size::{Level, PageSize};
 use super::regime::Regime;
-use crate::setters::setters;
 use by_address::ByAddress;
 
 /// Above this number of single operations a whole invalidation is cheaper. The number is the
@@ -24,7 +23,7 @@ use by_address::ByAddress;
 const MOST_SINGLE: u64 = 512;
 
 /// Which cached entries an invalidation must remove.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "the architecture has no more")]
 pub enum TlbiScope {
     /// Leaves only: no table was unlinked.
@@ -55,7 +54,8 @@ pub struct Invalidation {
 /// The TLBI features of the CPUs that use the tables.
 ///
 /// [`BASIC`](Self::BASIC) suits every CPU without errata; [`of`](Self::of) reads a CPU's features
-/// and errata. Each field can be set by the method of its name. The geometry of the tables is not
+/// and errata. Others begin with one of them, as in `TlbCapabilities { range: true,
+/// ..TlbCapabilities::BASIC }`. The geometry of the tables is not
 /// said again here, so the two cannot differ:
 ///
 /// ```compile_fail,E0609
@@ -67,7 +67,6 @@ pub struct Invalidation {
 /// }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct TlbCapabilities {
     /// FEAT_TLBIRANGE on every CPU.
     pub range: bool,
@@ -93,13 +92,11 @@ impl TlbCapabilities {
     #[inline]
     pub fn of(cpu: &CpuFeatures) -> Self {
         Self {
-            range: cpu.tlbi() >= TlbiFeature::Range,
+            range: cpu.tlbi_range(),
             level_hint: cpu.tlbi_level_hint(),
-            repeat: Errata::of_cpu(cpu.midr()).repeats_tlbi(false),
+            repeat: Errata::of_cpu(cpu.midr).repeats_tlbi(false),
         }
     }
-
-    setters! { range: bool, level_hint: bool, repeat: bool }
 }
 
 /// One TLBI instruction, always broadcast to the inner shareable domain.
@@ -280,9 +277,8 @@ const fn granule_code(size: PageSize) -> u64 {
 ///
 /// Bits 43:0 are address bits 55:12 *for every granule*. Pass a level only if it is the leaf's:
 /// with a wrong hint the CPU need not invalidate anything (RSQXYZ).
-#[must_use]
 #[inline]
-pub const fn address_operand(
+const fn address_operand(
     size: PageSize,
     address: VirtualAddress,
     asid: u16,
@@ -297,16 +293,14 @@ pub const fn address_operand(
 }
 
 /// The operand of an operation by ASID.
-#[must_use]
 #[inline]
-pub const fn asid_operand(asid: u16) -> u64 {
+const fn asid_operand(asid: u16) -> u64 {
     (asid as u64) << 48
 }
 
 /// The number of granules that a range operation covers: (NUM + 1) * 2^(5 * SCALE + 1).
-#[must_use]
 #[inline]
-pub const fn range_granules(num: u64, scale: u32) -> u64 {
+const fn range_granules(num: u64, scale: u32) -> u64 {
     (num + 1) << (5 * scale + 1)
 }
 
@@ -315,7 +309,7 @@ pub const fn range_granules(num: u64, scale: u32) -> u64 {
 ///
 /// If the range would need too many single operations, one operation invalidates the whole regime
 /// or address space. That costs extra TLB misses, but leaves no stale translation.
-pub fn plan(
+pub(crate) fn plan(
     what: &Invalidation,
     geometry: &Geometry,
     can: &TlbCapabilities,
@@ -359,52 +353,4 @@ pub fn plan(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The instruction that `hw` issues: the encoding of the constant operation, and the operand.
-    fn issued(op: TlbiOp, regime: Regime) -> (u16, u64) {
-        macro_rules! issue {
-            ($op:expr, $regime:expr) => {
-                issue!($op, $regime, 0)
-            };
-            ($op:expr, $regime:expr, $operand:expr) => {{
-                const ENCODING: u16 = $op.instruction($regime).0;
-                (ENCODING, $operand)
-            }};
-        }
-        for_constant_op!(op, regime, issue)
-    }
-
-    #[test]
-    fn every_operation_is_issued_with_its_own_encoding() {
-        let operand = 0x1234_5678_9abc_def0;
-        let by_address = [
-            (TlbiScope::LastLevel, false),
-            (TlbiScope::LastLevel, true),
-            (TlbiScope::AllLevels, false),
-            (TlbiScope::AllLevels, true),
-        ];
-        for regime in [Regime::El1And0, Regime::El2, Regime::El3, Regime::Stage2] {
-            let agrees = |op: TlbiOp| {
-                let expected = op.instruction(regime);
-                assert_eq!(issued(op, regime), expected, "{op:?} {regime:?}");
-            };
-            agrees(TlbiOp::All);
-            agrees(TlbiOp::AllVmids);
-            agrees(TlbiOp::Asid { operand });
-            for (scope, all_asids) in by_address {
-                agrees(TlbiOp::Address {
-                    operand,
-                    scope,
-                    all_asids,
-                });
-                agrees(TlbiOp::Range {
-                    operand,
-                    scope,
-                    all_asids,
-                });
-            }
-        }
-    }
-}
+mod tests;

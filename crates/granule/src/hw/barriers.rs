@@ -6,10 +6,10 @@ use core::arch::asm;
 
 /// Defines a function that issues one instruction without operand.
 macro_rules! bare {
-    ($(#[$doc:meta])* $name:ident, $text:literal) => {
+    ($(#[$doc:meta])* $vis:vis $name:ident, $text:literal) => {
         $(#[$doc])*
         #[inline(always)]
-        pub fn $name() {
+        $vis fn $name() {
             // SAFETY: a barrier only orders the accesses around it. Without the `nomem` option the
             // compiler moves no memory access across it either.
             unsafe { asm!($text, options(nostack, preserves_flags)) }
@@ -19,21 +19,21 @@ macro_rules! bare {
 
 bare!(
     /// DSB ISHST: all CPUs and their walkers see the stores before it.
-    dsb_ishst, "dsb ishst"
+    pub dsb_ishst, "dsb ishst"
 );
 bare!(
     /// DSB ISH: completes TLBIs and accesses before it for all CPUs.
-    dsb_ish, "dsb ish"
+    pub(super) dsb_ish, "dsb ish"
 );
 bare!(
     /// DSB NSH: completes local TLBIs.
-    dsb_nsh, "dsb nsh"
+    pub dsb_nsh, "dsb nsh"
 );
 bare!(
     /// DSB SY: completes cache maintenance to the point of coherency.
-    dsb_sy, "dsb sy"
+    pub dsb_sy, "dsb sy"
 );
 bare!(
     /// ISB: later instructions are fetched and translated again.
-    isb, "isb"
+    pub isb, "isb"
 );

@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code, reason = "reads of ID registers")]
 
-use crate::arch::{CpuFeatures, IdRegisters};
+use crate::arch::CpuFeatures;
 use core::arch::asm;
 
 /// Reads one register that exists at every exception level above EL0.
@@ -21,24 +21,19 @@ macro_rules! read {
     }};
 }
 
-/// The ID registers of this CPU that decide how it translates. Callable with the MMU off.
+/// The features of this CPU, from its ID registers. Callable with the MMU off.
 ///
 /// CPUs of one system may differ. Tables that several CPUs walk must be made for what all of them
 /// have.
 #[must_use]
-pub fn id_registers() -> IdRegisters {
-    IdRegisters::new()
-        .midr(read!("midr_el1"))
-        .mmfr0(read!("id_aa64mmfr0_el1"))
-        .mmfr1(read!("id_aa64mmfr1_el1"))
-        .mmfr2(read!("id_aa64mmfr2_el1"))
-        .isar0(read!("id_aa64isar0_el1"))
-}
-
-/// The features of this CPU: [`id_registers`], decoded.
-#[must_use]
 pub fn cpu_features() -> CpuFeatures {
-    CpuFeatures::new(id_registers())
+    CpuFeatures {
+        midr: read!("midr_el1"),
+        mmfr0: read!("id_aa64mmfr0_el1"),
+        mmfr1: read!("id_aa64mmfr1_el1"),
+        mmfr2: read!("id_aa64mmfr2_el1"),
+        isar0: read!("id_aa64isar0_el1"),
+    }
 }
 
 /// The exception level of this CPU: 1, 2 or 3.

@@ -108,8 +108,8 @@ mod enable;
 mod id;
 mod tlb;
 
-pub use barriers::{dsb_ish, dsb_ishst, dsb_nsh, dsb_sy, isb};
+pub use barriers::{dsb_ishst, dsb_nsh, dsb_sy, isb};
 pub use conflict::resolve_tlb_conflict;
 pub use enable::{enable, enable_stage2};
-pub use id::{cpu_features, exception_level, id_registers};
+pub use id::{cpu_features, exception_level};
 pub use tlb::{invalidate_local, issue};

@@ -11,7 +11,6 @@
 
 #![allow(unsafe_code, reason = "the arena alone owns its pages")]
 
-use super::LeafStats;
 use crate::arch::PhysicalAddress;
 use crate::arch::page_size::{Level, Page, PageSize};
 use crate::table::{
@@ -124,8 +123,7 @@ impl<R> Arena<R> {
     }
 
     /// The unused part of the added RAM.
-    #[must_use]
-    pub const fn unused_ram(&self) -> (PhysicalAddress, PhysicalAddress) {
+    const fn unused_ram(&self) -> (PhysicalAddress, PhysicalAddress) {
         (
             PhysicalAddress(self.ram.next),
             PhysicalAddress(self.ram_end),
@@ -221,17 +219,10 @@ impl<R: PhysToVirt> Arena<R> {
     }
 }
 
-/// The number of pages of RAM that a map with these leaves needs besides the `available` pages of
-/// the arena; 0 when they suffice.
-#[must_use]
-pub fn arena_pages(stats: &LeafStats, available: u64) -> u64 {
-    stats.tables().saturating_sub(available)
-}
-
 /// Makes the linear map of `pieces`, which ascend, in the live `tables`.
 ///
-/// If [`arena_pages`] is not 0, the arena must have been extended by that many pages, all of
-/// them in one of the pieces.
+/// If the map has more tables ([`tables`](super::LeafStats::tables)) than the arena has [pages](Arena::available),
+/// the arena must have been extended by as many as are missing, all of them in one of the pieces.
 ///
 /// Tables that come from the arena are written through the new map, so the caller vouches for its
 /// place:

@@ -1,8 +1,8 @@
 //! Counts the leaves and tables of a linear map by arithmetic, before the map exists.
 //!
-//! Pure code: no memory is read or written. The strategies size their table memory by the
-//! leaf_stats, `granule plan` prints it, and the kernel's self-check compares its walk of the
-//! tables with it.
+//! Pure code: no memory is read or written. The strategies size their table memory by
+//! it, `granule plan` prints it, and the kernel's self-check compares its walk of the tables with
+//! it.
 
 use crate::arch::Geometry;
 use crate::arch::geometry::LeafSize;
@@ -16,8 +16,10 @@ pub struct LeafStats {
     geometry: Geometry,
     /// Per level: the number of leaves without the contiguous hint, then of groups with it.
     leaves: [[u64; 2]; Level::ALL.len()],
-    tables: u64,
-    bytes: u64,
+    /// The number of tables without the root.
+    pub tables: u64,
+    /// The number of bytes mapped.
+    pub bytes: u64,
 }
 
 impl LeafStats {
@@ -50,18 +52,6 @@ impl LeafStats {
             stats.count_leaves(geometry, &plan, from, to);
         }
         stats
-    }
-
-    /// The number of tables without the root.
-    #[must_use]
-    pub const fn tables(&self) -> u64 {
-        self.tables
-    }
-
-    /// The number of bytes mapped.
-    #[must_use]
-    pub const fn bytes(&self) -> u64 {
-        self.bytes
     }
 
     /// The number of leaves of each size, largest size first; sizes without leaves are left out. A

@@ -12,7 +12,7 @@ mod leaf_stats;
 mod placement;
 mod strategy;
 
-pub use direct::{Arena, arena_pages, create};
+pub use direct::{Arena, create};
 pub use leaf_stats::LeafStats;
 pub use placement::{Placement, Places};
-pub use strategy::{Barriers, Published, Strategy};
+pub use strategy::{Barriers, Strategy};

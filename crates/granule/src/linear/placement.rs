@@ -8,17 +8,19 @@ use crate::arch::{Geometry, Level, PhysicalAddress, VirtualAddress};
 /// The place of a linear map: physical address `origin` is mapped at virtual address `base`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placement {
-    base: VirtualAddress,
-    origin: PhysicalAddress,
-    span: u64,
+    /// The first virtual address of the window.
+    pub base: VirtualAddress,
+    /// The physical address there.
+    pub origin: PhysicalAddress,
+    /// The bytes of the window.
+    pub span: u64,
 }
 
 impl Placement {
     /// Chooses the origin for RAM from `ram_start` to `ram_end` in a window of `span` bytes at
     /// `base`. The origin is the start of RAM rounded down to the largest leaf size with which all
     /// of RAM still fits. If RAM fits with no block size, the origin is rounded to the smallest
-    /// block, and RAM beyond the window stays unmapped ([`reaches`](Self::reaches) returns how much
-    /// is mapped).
+    /// block, and RAM beyond the window stays unmapped.
     ///
     /// `base` must be aligned to the largest leaf of `geometry`. The base of a half is, unless the
     /// half is smaller than that leaf.
@@ -67,31 +69,16 @@ impl Placement {
     pub const fn physical_address(&self, address: VirtualAddress) -> Option<PhysicalAddress> {
         let offset = address.0.wrapping_sub(self.base.0);
         if offset < self.span {
-            Some(PhysicalAddress(self.origin.0 + offset))
+            Some(PhysicalAddress(self.origin.0.wrapping_add(offset)))
         } else {
             None
         }
-    }
-
-    /// The first virtual address of the window.
-    #[must_use]
-    pub const fn base(&self) -> VirtualAddress {
-        self.base
     }
 
     /// The number to add to a physical address, with wrapping, to get its virtual address.
     #[must_use]
     pub const fn distance(&self) -> u64 {
         self.base.0.wrapping_sub(self.origin.0)
-    }
-
-    /// The physical addresses that the window covers: the first, and the first beyond.
-    #[must_use]
-    pub const fn reaches(&self) -> (PhysicalAddress, PhysicalAddress) {
-        (
-            self.origin,
-            PhysicalAddress(self.origin.0.saturating_add(self.span)),
-        )
     }
 
     /// The places in this window where the map of RAM from `ram_start` to `ram_end` has the same

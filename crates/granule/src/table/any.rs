@@ -36,7 +36,7 @@ use core::ops::ControlFlow;
 ///
 /// ```
 /// use granule::arch::{
-///     Attributes, CpuFeatures, Geometry, IdRegisters, PageSize, Permissions, PhysicalAddress,
+///     Attributes, CpuFeatures, Geometry, PageSize, Permissions, PhysicalAddress,
 ///     Regime, VaRange, VirtualAddress,
 /// };
 /// use granule::table::{AnyPageTables, FreeList, Leaves, Live, Maintenance, Offset, TableEnvironment};
@@ -56,7 +56,7 @@ use core::ops::ControlFlow;
 /// # let mut pages = vec![0u64; 5 * 8192];
 /// # let start = PhysicalAddress(pages.as_mut_ptr().expose_provenance() as u64);
 /// # let end = PhysicalAddress(start.0 + 5 * 65536);
-/// let cpu = CpuFeatures::new(IdRegisters::new().mmfr0(0x0010_0005));
+/// let cpu = CpuFeatures { mmfr0: 0x0010_0005, ..CpuFeatures::NONE };
 /// // The one place where the size is said.
 /// let size = PageSize::K64;
 /// let geometry = Geometry::new(&cpu, size, 48, VaRange::Upper, Regime::El1And0)?;

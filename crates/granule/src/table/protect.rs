@@ -158,7 +158,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// }
     /// # use granule::arch::tlbi::TlbCapabilities;
     /// # use granule::arch::{
-    /// #     CpuFeatures, Geometry, IdRegisters, Page4K, PageSize, Permissions, PhysicalAddress, Regime,
+    /// #     CpuFeatures, Geometry, Page4K, PageSize, Permissions, PhysicalAddress, Regime,
     /// #     VaRange,
     /// # };
     /// # use granule::table::{FreeList, Leaves, Offset};
@@ -170,10 +170,11 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// #     pages.add(start, PhysicalAddress(start.0 + 5 * 4096));
     /// #     pages
     /// # };
-    /// # let cpu = CpuFeatures::new(IdRegisters::new().mmfr0(5));
+    /// # let cpu = CpuFeatures { mmfr0: 5, ..CpuFeatures::NONE };
     /// # let geometry = Geometry::new(&cpu, PageSize::K4, 39, VaRange::Lower, Regime::El1And0)?;
     /// # let mut tables = PageTables::<Page4K, _>::new(geometry, pages.environment())?;
-    /// # let clean = Attributes::normal(Permissions::READ.dirty_modifier(true));
+    /// # let clean = Permissions { dirty_modifier: true, ..Permissions::READ };
+    /// # let clean = Attributes::normal(clean);
     /// # tables.map(VirtualAddress(0), PhysicalAddress(0), 0x4000, clean, Leaves::PAGES)?;
     /// # tables.set_dirty(VirtualAddress(0x2000), 0x1000, true, Holes::Refuse)?;
     /// # let mut all = Vec::new();

@@ -105,8 +105,8 @@ mod tests {
     use super::super::{FreeList, Live, Maintenance, Offset, TableError};
     use super::*;
     use crate::arch::{
-        Attributes, CpuFeatures, Geometry, IdRegisters, Page4K, PageSize, Permissions, Regime,
-        VaRange, VirtualAddress,
+        Attributes, CpuFeatures, Geometry, Page4K, PageSize, Permissions, Regime, VaRange,
+        VirtualAddress,
     };
     use crate::forward;
     use crate::table::piece::Leaves;
@@ -141,7 +141,10 @@ mod tests {
     }
 
     fn geometry() -> Geometry {
-        let cpu = CpuFeatures::new(IdRegisters::new().mmfr0(5));
+        let cpu = CpuFeatures {
+            mmfr0: 5,
+            ..CpuFeatures::NONE
+        };
         Geometry::new(&cpu, PageSize::K4, 48, VaRange::Lower, Regime::El1And0).unwrap()
     }
 

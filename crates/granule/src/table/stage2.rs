@@ -12,16 +12,16 @@
 //! ```
 //! use granule::arch::Vtcr;
 //! use granule::arch::{
-//!     CpuFeatures, IdRegisters, IntermediateAddress, Page4K, PageSize, PhysicalAddress,
+//!     CpuFeatures, IntermediateAddress, Page4K, PageSize, PhysicalAddress,
 //!     Stage2Attributes, Stage2Geometry, Stage2Permissions,
 //! };
 //! use granule::table::{FreeList, Holes, Leaves, Offset, PageTables, Stage2, Stage2PermissionChange};
 //!
 //! // A CPU with 48 bits of physical address and 4K pages.
-//! let cpu = CpuFeatures::new(IdRegisters::default().mmfr0(5));
+//! let cpu = CpuFeatures { mmfr0: 5, ..CpuFeatures::NONE };
 //! let geometry = Stage2Geometry::new(&cpu, PageSize::K4, 40)?;
 //! // One table of level 1 translates 39 bits, so 40 bits take two that follow each other.
-//! assert_eq!(geometry.root_tables(), 2);
+//! assert_eq!(geometry.shape().root_tables(), 2);
 //! assert_eq!(Vtcr::new(&cpu, &geometry).0 & 0xff, 24 | 0b01 << 6);
 //!
 //! let mut pages = vec![0u64; 17 * 512];

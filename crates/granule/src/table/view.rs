@@ -24,7 +24,7 @@ type MappingOf<S> = Mapping<<S as Stage>::Input, <S as Stage>::Attributes>;
 ///
 /// ```
 /// use granule::arch::{
-///     CpuFeatures, Descriptor, Geometry, IdRegisters, PageSize, PhysicalAddress, Regime, VaRange,
+///     CpuFeatures, Descriptor, Geometry, PageSize, PhysicalAddress, Regime, VaRange,
 ///     VirtualAddress,
 /// };
 /// use granule::table::TableView;
@@ -37,7 +37,7 @@ type MappingOf<S> = Mapping<<S as Stage>::Input, <S as Stage>::Attributes>;
 ///     there.then(|| Descriptor(dump[index]))
 /// };
 ///
-/// let cpu = CpuFeatures::new(IdRegisters::new().mmfr0(5));
+/// let cpu = CpuFeatures { mmfr0: 5, ..CpuFeatures::NONE };
 /// let geometry = Geometry::new(&cpu, PageSize::K4, 39, VaRange::Lower, Regime::El1And0)?;
 /// let view = TableView::new(geometry, PhysicalAddress(0x8000_0000), read);
 /// let mapping = view.query(VirtualAddress(0x1234))?.ok_or("not mapped")?;

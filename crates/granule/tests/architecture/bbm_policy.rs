@@ -1,10 +1,10 @@
 //! The level of FEAT_BBM that the policy chooses for a system: the table of situations, as ID
 //! registers.
 
+use granule::arch::CpuFeatures;
 use granule::arch::bbm::BbmLevel;
 use granule::arch::bbm_policy::{Decision, KNOWN, SystemLimits, Why, decide};
 use granule::arch::errata::Errata;
-use granule::arch::{CpuFeatures, IdRegisters};
 
 const LEVELS: [BbmLevel; 4] = [
     BbmLevel::Level0,
@@ -21,11 +21,11 @@ const SYSTEM: SystemLimits = SystemLimits {
 
 /// A CPU with this number in ID_AA64MMFR2_EL1.BBM (bits 55:52), all other bits of it set.
 fn cpu(midr: u64, bbm: u64) -> CpuFeatures {
-    CpuFeatures::new(
-        IdRegisters::new()
-            .midr(midr)
-            .mmfr2(!(0xf << 52) | bbm << 52),
-    )
+    CpuFeatures {
+        midr,
+        mmfr2: !(0xf << 52) | bbm << 52,
+        ..CpuFeatures::NONE
+    }
 }
 
 /// MIDR of an Arm CPU.
@@ -41,7 +41,7 @@ fn one(midr: u64, bbm: u64, system: &SystemLimits) -> (u32, Why) {
 
 fn of(cpus: &[CpuFeatures], system: &SystemLimits) -> (u32, Why) {
     let Decision { level, why } = decide(cpus.iter().copied().enumerate(), system);
-    (level.number(), why)
+    (level as u32, why)
 }
 
 /// The CPUs of the list, by MIDR: the first revision that is in it, and whether the one before is
@@ -144,8 +144,8 @@ fn the_command_line_lowers_and_never_raises() {
         let system = SystemLimits { limit, ..SYSTEM };
         for bbm in 0..4_u64 {
             let own = one(PLAIN, bbm, &SYSTEM);
-            let expected = if own.0 > limit.number() {
-                (limit.number(), Why::Forbidden(LEVELS[bbm as usize]))
+            let expected = if own.0 > limit as u32 {
+                (limit as u32, Why::Forbidden(LEVELS[bbm as usize]))
             } else {
                 own
             };

@@ -113,11 +113,7 @@ fn rows() {
             needed,
             "{midr:#x}: {workaround:?} {names:?}"
         );
-        // The answer is per row too, and the union of machines keeps it.
-        let any = TABLE
-            .iter()
-            .any(|erratum| erratum.workaround == workaround && erratum.affects(midr));
-        assert_eq!(any, needed);
+        // The union of machines keeps the answer.
         assert_eq!(Errata::NONE.union(errata), errata);
     }
     assert_eq!(Errata::of_cpu(midr(ARM, 0xd03, 0, 4)), Errata::NONE);

@@ -12,7 +12,6 @@
 )]
 
 mod address;
-mod bbm;
 mod bbm_policy;
 mod descriptors;
 mod errata;

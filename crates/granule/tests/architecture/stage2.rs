@@ -1,12 +1,11 @@
-//! Stage 2: ID fields, start levels and concatenation, descriptor bits, registers, TLBI encodings,
-//! and changes in place.
+//! Stage 2: ID fields, start levels and concatenation, descriptor bits, registers, and TLBI
+//! encodings.
 
-use granule::arch::bbm::{BbmLevel, Change, classify};
 use granule::arch::tlbi::{TlbiOp, TlbiScope};
 use granule::arch::{
-    CpuFeatures, Descriptor, Execute, Geometry, GeometryError, IdRegisters, Level, OutputFormat,
-    PageSize, PhysicalAddress, Regime, Shareability, Stage2Attributes, Stage2Geometry,
-    Stage2Memory, Stage2Permissions, Support, VaRange, Vtcr, Vttbr,
+    CpuFeatures, Descriptor, Execute, Geometry, GeometryError, Level, OutputFormat, PageSize,
+    PhysicalAddress, Regime, Shareability, Stage2Attributes, Stage2Geometry, Stage2Memory,
+    Stage2Permissions, Support, VaRange, Vtcr, Vttbr,
 };
 use granule_testing::shape::{Cpu, LARGE, PLAIN};
 
@@ -19,12 +18,12 @@ const fn bits(value: u64, high: u32, low: u32) -> u64 {
 /// `cpu` with FEAT_S2FWB (MMFR2 43:40), FEAT_XNX (MMFR1 31:28) and 16-bit VMIDs (MMFR1 7:4) or
 /// without all of them.
 fn features(cpu: Cpu, all: bool) -> CpuFeatures {
-    let mut registers = cpu.registers();
+    let mut features = cpu.features();
     if all {
-        registers.mmfr1 |= 1 << 28 | 2 << 4;
-        registers.mmfr2 |= 1 << 40;
+        features.mmfr1 |= 1 << 28 | 2 << 4;
+        features.mmfr2 |= 1 << 40;
     }
-    CpuFeatures::new(registers)
+    features
 }
 
 fn geometry(cpu: Cpu, size: PageSize, ipa_bits: u32) -> Stage2Geometry {
@@ -57,7 +56,10 @@ fn id_fields() {
         (K64, 24, 0b1111, 36, 3, Yes),
     ];
     for (size, low, value, low2, value2, expected) in rows {
-        let cpu = CpuFeatures::new(IdRegisters::default().mmfr0(value << low | value2 << low2));
+        let cpu = CpuFeatures {
+            mmfr0: value << low | value2 << low2,
+            ..CpuFeatures::NONE
+        };
         assert_eq!(
             cpu.stage2_page_size(size),
             expected,
@@ -67,10 +69,11 @@ fn id_fields() {
     let none = features(PLAIN, false);
     let all = features(PLAIN, true);
     assert_eq!((none.vmid_bits(), all.vmid_bits()), (8, 16));
-    assert!(!none.stage2_forced_write_back() && all.stage2_forced_write_back());
-    assert!(!none.stage2_execute_by_privilege() && all.stage2_execute_by_privilege());
-    // ST, bits 31:28.
-    assert!(!features(PLAIN, false).small_tables() && features(LARGE, false).small_tables());
+    for (cpu, there) in [(none, false), (all, true)] {
+        let guest = Stage2Geometry::new(&cpu, K4, 40).unwrap();
+        assert_eq!(guest.shape().forced_write_back(), there);
+        assert_eq!(guest.shape().execute_by_privilege(), there);
+    }
 }
 
 /// Page size, IPA bits, start level, root tables, entries of them together.
@@ -116,10 +119,9 @@ fn start_levels_and_concatenated_tables() {
     for &(size, ipa_bits, level, tables, entries) in STARTS {
         let found = geometry(LARGE, size, ipa_bits);
         let shape = found.shape();
-        assert_eq!(found.ipa_bits(), ipa_bits);
+        assert_eq!(found.shape().va_bits(), ipa_bits);
         assert_eq!(shape.start_level().number(), level, "{size} {ipa_bits}");
-        assert_eq!(found.root_tables(), tables, "{size} {ipa_bits}");
-        assert_eq!(found.root_bytes(), tables as u64 * size.bytes());
+        assert_eq!(found.shape().root_tables(), tables, "{size} {ipa_bits}");
         assert_eq!(shape.root_entries(), entries, "{size} {ipa_bits}");
         assert_eq!(shape.regime(), Regime::Stage2);
         assert_eq!((shape.base().0, shape.span()), (0, 1 << ipa_bits));
@@ -159,23 +161,22 @@ fn input_sizes() {
         }
         for ipa_bits in [least, most] {
             let found = Stage2Geometry::new(&features, size, ipa_bits).unwrap();
-            assert_eq!(found.ipa_bits(), ipa_bits);
+            assert_eq!(found.shape().va_bits(), ipa_bits);
         }
     }
-    let mut registers = LARGE.registers();
-    registers.mmfr0 |= 1 << 40;
+    let mut cpu = LARGE.features();
+    cpu.mmfr0 |= 1 << 40;
     assert_eq!(
-        Stage2Geometry::new(&CpuFeatures::new(registers), K4, 40),
+        Stage2Geometry::new(&cpu, K4, 40),
         Err(GeometryError::Stage2PageSize(K4))
     );
     // 52 bits at stage 1 alone do not give them to stage 2.
-    registers.mmfr0 |= 2 << 40;
-    registers.mmfr0 &= !(1 << 40);
-    let narrow = CpuFeatures::new(registers);
-    assert!(Stage2Geometry::new(&narrow, K4, 49).is_err());
-    let narrow = Stage2Geometry::new(&narrow, K4, 48).unwrap();
-    assert_eq!(narrow.shape().format(), OutputFormat::Bits48);
-    assert_eq!(narrow.shape().pa_bits(), 48);
+    cpu.mmfr0 |= 2 << 40;
+    cpu.mmfr0 &= !(1 << 40);
+    assert!(Stage2Geometry::new(&cpu, K4, 49).is_err());
+    let cpu = Stage2Geometry::new(&cpu, K4, 48).unwrap();
+    assert_eq!(cpu.shape().format(), OutputFormat::Bits48);
+    assert_eq!(cpu.shape().pa_bits(), 48);
     // A geometry of stage 1 cannot name stage 2.
     assert_eq!(
         Geometry::new(&LARGE.features(), K4, 40, VaRange::Lower, Regime::Stage2),
@@ -218,7 +219,11 @@ fn other_start_levels() {
         match found {
             Ok(found) => {
                 assert_eq!(found.shape().start_level(), level);
-                assert_eq!(found.root_tables(), tables, "{size} {ipa_bits} {level}");
+                assert_eq!(
+                    found.shape().root_tables(),
+                    tables,
+                    "{size} {ipa_bits} {level}"
+                );
             }
             Err(error) => {
                 let expected = GeometryError::StartLevel {
@@ -233,66 +238,95 @@ fn other_start_levels() {
     }
 }
 
+/// Without FEAT_XNX and FEAT_S2FWB, then with both.
+fn with_and_without_features() -> [Stage2Geometry; 2] {
+    [false, true].map(|all| Stage2Geometry::new(&features(PLAIN, all), K4, 40).unwrap())
+}
+
 #[test]
 fn permission_bits() {
+    // MemAttr, SH and AF.
+    const OTHERS: u64 = 0b1111 << 2 | 0b11 << 8 | 1 << 10;
+    let [plain, xnx] = with_and_without_features();
     // S2AP is bits 7:6, XN bits 54:53, DBM bit 51, software bits 58:55.
-    let none = Stage2Permissions::READ.readable(false);
+    let none = Stage2Permissions {
+        readable: false,
+        ..Stage2Permissions::READ
+    };
+    let execute = |execute| Stage2Permissions { execute, ..none };
     for (what, permissions, with_xnx, without_xnx) in [
         ("nothing", none, 0b10 << 53, 0b10 << 53),
         (
             "read",
-            none.readable(true),
+            Stage2Permissions {
+                readable: true,
+                ..none
+            },
             1 << 6 | 0b10 << 53,
             1 << 6 | 0b10 << 53,
         ),
         (
             "write",
-            none.writable(true),
+            Stage2Permissions {
+                writable: true,
+                ..none
+            },
             1 << 7 | 0b10 << 53,
             1 << 7 | 0b10 << 53,
         ),
-        ("any", none.execute(Execute::Any), 0, 0),
-        ("EL0", none.execute(Execute::User), 0b01 << 53, 0b10 << 53),
-        (
-            "EL1",
-            none.execute(Execute::Privileged),
-            0b11 << 53,
-            0b10 << 53,
-        ),
+        ("any", execute(Execute::Any), 0, 0),
+        ("EL0", execute(Execute::User), 0b01 << 53, 0b10 << 53),
+        ("EL1", execute(Execute::Privileged), 0b11 << 53, 0b10 << 53),
         (
             "DBM",
-            none.dirty_modifier(true),
+            Stage2Permissions {
+                dirty_modifier: true,
+                ..none
+            },
             1 << 51 | 0b10 << 53,
             1 << 51 | 0b10 << 53,
         ),
         (
             "software",
-            none.software(0xfa),
+            Stage2Permissions {
+                software: 0xfa,
+                ..none
+            },
             0b1010 << 55 | 0b10 << 53,
             0b1010 << 55 | 0b10 << 53,
         ),
         ("RAM", Stage2Permissions::ALL, 0b11 << 6, 0b11 << 6),
     ] {
-        assert_eq!(permissions.encode(true), with_xnx, "{what}");
-        assert_eq!(permissions.encode(false), without_xnx, "{what}");
-        let decoded = Stage2Permissions::decode(Descriptor(with_xnx), true);
+        let leaf = Stage2Attributes::normal(permissions);
+        assert_eq!(leaf.encode(&xnx) & !OTHERS, with_xnx, "{what}");
+        assert_eq!(leaf.encode(&plain) & !OTHERS, without_xnx, "{what}");
+        let decoded = Stage2Attributes::decode(Descriptor(with_xnx), &xnx).permissions;
         assert_eq!(
             decoded,
-            permissions.software(permissions.software & 0xf),
+            Stage2Permissions {
+                software: permissions.software & 0xf,
+                ..permissions
+            },
             "{what}"
         );
     }
     // Without FEAT_XNX bit 53 is not a permission.
-    let decoded = Execute::decode(Descriptor(0b01 << 53), false);
-    assert_eq!(decoded, Execute::Any);
-    assert_eq!(
-        Execute::decode(Descriptor(0b11 << 53), false),
-        Execute::Never
-    );
+    for (xn, execute) in [(0b01, Execute::Any), (0b11, Execute::Never)] {
+        let decoded = Stage2Attributes::decode(Descriptor(xn << 53), &plain);
+        assert_eq!(decoded.permissions.execute, execute);
+    }
 }
 
 #[test]
 fn memory_types() {
+    let guests = with_and_without_features();
+    let encode = |memory, guest: &Stage2Geometry| {
+        let leaf = Stage2Attributes {
+            memory,
+            ..Stage2Attributes::normal(Stage2Permissions::ALL)
+        };
+        leaf.encode(guest) >> 2 & 0b1111
+    };
     // MemAttr without and with FEAT_S2FWB.
     for (memory, plain, forced) in [
         (Stage2Memory::Normal, 0b1111, 0b0110),
@@ -304,14 +338,13 @@ fn memory_types() {
         (Stage2Memory::Raw(0b0011), 0b0011, 0b0011),
         (Stage2Memory::Raw(0b1010), 0b1010, 0b0010),
     ] {
-        assert_eq!(memory.encode(false), plain, "{memory:?}");
-        assert_eq!(memory.encode(true), forced, "{memory:?}");
+        assert_eq!(encode(memory, &guests[0]), plain, "{memory:?}");
+        assert_eq!(encode(memory, &guests[1]), forced, "{memory:?}");
     }
     for bits in 0..16 {
-        for forced in [false, true] {
-            let memory = Stage2Memory::decode(bits, forced);
-            let kept = if forced { 0b0111 } else { 0b1111 };
-            assert_eq!(memory.encode(forced), bits & kept, "{bits:#b}");
+        for (guest, kept) in guests.iter().zip([0b1111, 0b0111]) {
+            let leaf = Stage2Attributes::decode(Descriptor(bits << 2), guest);
+            assert_eq!(encode(leaf.memory, guest), bits & kept, "{bits:#b}");
         }
     }
 }
@@ -331,11 +364,15 @@ fn leaf_attributes() {
         Stage2Attributes::decode(Descriptor(expected), &plain),
         device
     );
-    let other = ram.accessed(false).shareability(Shareability::None);
+    let other = Stage2Attributes {
+        accessed: false,
+        shareability: Shareability::None,
+        ..ram
+    };
     assert_eq!(other.encode(&plain), 0b1111 << 2 | 0b11 << 6);
 
     let forced = Stage2Geometry::new(&features(PLAIN, true), K4, 40).unwrap();
-    assert!(forced.forced_write_back() && forced.execute_by_privilege());
+    assert!(forced.shape().forced_write_back() && forced.shape().execute_by_privilege());
     let expected = 0b0110 << 2 | 0b11 << 6 | 0b11 << 8 | 1 << 10;
     assert_eq!(ram.encode(&forced), expected);
     assert_eq!(Stage2Attributes::decode(Descriptor(expected), &forced), ram);
@@ -504,52 +541,6 @@ fn tlbi_encodings() {
     }
 }
 
-#[test]
-fn changes_of_a_live_leaf() {
-    let shape = *geometry(PLAIN, K4, 40).shape();
-    /// RAM: MemAttr 1111, S2AP 11, SH 11, AF.
-    const PAGE: u64 = 0x4000_0000 | 0b1111 << 2 | 0b11 << 6 | 0b11 << 8 | 1 << 10 | 0b11;
-    const BREAK: Change = Change::BreakBeforeMake;
-    const IN_PLACE: Change = Change::StoreThenInvalidate;
-    for (what, new, expected) in [
-        ("read-only", PAGE & !(1 << 7), IN_PLACE),
-        ("no access", PAGE & !(0b11 << 6), IN_PLACE),
-        ("XN", PAGE | 0b10 << 53, IN_PLACE),
-        ("XN by privilege", PAGE | 0b01 << 53, IN_PLACE),
-        ("DBM", PAGE | 1 << 51, IN_PLACE),
-        ("software", PAGE | 0b1111 << 55, IN_PLACE),
-        ("AF cleared", PAGE & !(1 << 10), IN_PLACE),
-        ("MemAttr", PAGE & !(1 << 2), BREAK),
-        ("the bit that is AP[1]'s neighbour", PAGE & !(1 << 5), BREAK),
-        ("SH", PAGE & !(1 << 8), BREAK),
-        // At stage 1 this is nG, which may be set in place; here it is FnXS.
-        ("FnXS", PAGE | 1 << 11, BREAK),
-        // At stage 1 this is GP, a permission.
-        ("bit 50", PAGE | 1 << 50, BREAK),
-        ("output address", PAGE + 0x1000, BREAK),
-        ("invalid", 0, IN_PLACE),
-    ] {
-        let (old, new) = (Descriptor(PAGE), Descriptor(new));
-        for level in 0..4 {
-            let level = BbmLevel::from_number(level);
-            let found = classify(&shape, Level::L3, old, new, level);
-            assert_eq!(found, expected, "{what}");
-        }
-    }
-    let (block, table) = (Descriptor(PAGE & !0b10), Descriptor(0x5000_0003));
-    for (level, expected) in [
-        (BbmLevel::Level1, BREAK),
-        (
-            BbmLevel::Level2,
-            Change::StoreResized {
-                conflict_possible: true,
-            },
-        ),
-    ] {
-        assert_eq!(classify(&shape, Level::L2, block, table, level), expected);
-    }
-}
-
 /// Every VTCR_EL2 that this library makes is read back as the shape that it was made of, from every
 /// start level that the shape may have.
 #[test]
@@ -577,7 +568,7 @@ fn shapes_are_read_back() {
                     let root = PhysicalAddress(0x1234_5670_0000 | high);
                     // SAFETY: no CPU gets this register.
                     let vttbr = unsafe { Vttbr::from_root(&shape, root, 0xabcd) };
-                    assert_eq!(shape.root_in(vttbr.bits()), root);
+                    assert_eq!(shape.shape().root_in(vttbr.bits()), root);
                     read += 1;
                 }
             }
@@ -591,7 +582,7 @@ fn a_vtcr_that_describes_no_walk_is_refused() {
     let features = features(PLAIN, false);
     let from = |bits| Stage2Geometry::from_vtcr(Vtcr(bits), 0, &features);
     // 4K pages, 40 bits, from level 1: two tables.
-    assert_eq!(from(24 | 1 << 6).unwrap().root_tables(), 2);
+    assert_eq!(from(24 | 1 << 6).unwrap().shape().root_tables(), 2);
     for (bits, words) in [
         (24 | 1 << 6 | 0b11 << 14, "VTCR_EL2.TG0 is 0x3, with"),
         (24 | 0b11 << 6 | 0b01 << 14, "VTCR_EL2.SL0 is 0x3, with"),

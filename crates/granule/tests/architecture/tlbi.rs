@@ -1,10 +1,8 @@
-//! TLBI operands bit by bit, and plans expanded back into what they invalidate.
+//! The TLBIs of a range, bit by bit and expanded back into what they invalidate.
 
-use granule::arch::tlbi::{
-    Invalidation, TlbCapabilities, TlbiOp, TlbiScope, address_operand, asid_operand, plan,
-    range_granules,
-};
+use granule::arch::tlbi::{Invalidation, TlbCapabilities, TlbiOp, TlbiScope};
 use granule::arch::{Geometry, Level, PageSize, VaRange, VirtualAddress};
+use granule::table::{Maintenance, invalidate};
 use granule_testing::cases::config;
 use granule_testing::shape::{self, LARGE, PLAIN};
 use granule_testing::tlbi::{Covered, decode};
@@ -15,67 +13,26 @@ use PageSize::{K4, K16, K64};
 
 const ADDRESS: u64 = (1 << 56) - 1;
 
-#[test]
-fn address_operands() {
-    // 43:0 are address bits 55:12 whatever the granule; 47:44 TTL; 63:48 ASID.
-    for size in PageSize::ALL {
-        let address = VirtualAddress(0xffff_8765_4321_0000);
-        let operand = address_operand(size, address, 0xbeef, None);
-        assert_eq!(operand, 0xbeef << 48 | 0xff8_7654_3210, "{size}");
-    }
-    // TTL: granule 01, 10 or 11, then the level.
-    for (size, level, ttl) in [
-        (K4, Level::L0, 0b0100),
-        (K4, Level::L1, 0b0101),
-        (K4, Level::L2, 0b0110),
-        (K4, Level::L3, 0b0111),
-        (K16, Level::L1, 0b1001),
-        (K16, Level::L2, 0b1010),
-        (K16, Level::L3, 0b1011),
-        (K64, Level::L1, 0b1101),
-        (K64, Level::L2, 0b1110),
-        (K64, Level::L3, 0b1111),
-    ] {
-        let operand = address_operand(size, VirtualAddress(0), 0, Some(level));
-        assert_eq!(operand, ttl << 44, "{size} level {level}");
-    }
-    // Level -1 has no leaves and no hint.
-    assert_eq!(
-        address_operand(K4, VirtualAddress(0), 0, Some(Level::Minus1)),
-        0
-    );
-    assert_eq!(asid_operand(0x1234), 0x1234 << 48);
-}
-
-#[test]
-fn range_lengths() {
-    // (NUM + 1) * 2^(5 * SCALE + 1).
-    for (num, scale, granules) in [
-        (0, 0, 2),
-        (31, 0, 64),
-        (0, 1, 64),
-        (31, 1, 2048),
-        (0, 2, 2048),
-        (31, 2, 65536),
-        (0, 3, 65536),
-        (31, 3, 2_097_152),
-    ] {
-        assert_eq!(range_granules(num, scale), granules);
-    }
-}
-
 /// Tables and the TLBIs of their CPUs.
 type Can = (Geometry, TlbCapabilities);
 
 fn capabilities(geometry: &Geometry, range: bool, level_hint: bool) -> Can {
-    let can = TlbCapabilities::BASIC.range(range).level_hint(level_hint);
+    let can = TlbCapabilities {
+        range,
+        level_hint,
+        ..TlbCapabilities::BASIC
+    };
     (*geometry, can)
 }
 
 fn ops(what: &Invalidation, (geometry, can): &Can) -> Vec<TlbiOp> {
-    let mut ops = Vec::new();
-    plan(what, geometry, can, |op| ops.push(op));
-    ops
+    let mut issued = Vec::new();
+    invalidate(what, geometry, *can, |instruction| {
+        if let Maintenance::Tlbi(_, op) = instruction {
+            issued.push(op);
+        }
+    });
+    issued
 }
 
 fn leaves(geometry: &Geometry, offset: u64, bytes: u64, level: Level) -> Invalidation {

@@ -5,7 +5,7 @@
 use granule::arch::tlbi::{Invalidation, TlbCapabilities, TlbiScope};
 use granule::arch::{Geometry, Level, PageSize, VirtualAddress};
 use granule::linear::fixmap::Slot;
-use granule::linear::{Barriers, Published, Strategy};
+use granule::linear::{Barriers, Strategy};
 use granule::table::{Maintenance, Piece, invalidate};
 use granule_trace::recorder::Counts;
 
@@ -39,10 +39,9 @@ pub(crate) fn expected(
     geometry: &Geometry,
     can: &TlbCapabilities,
     pieces: &[Piece],
-    strategy: Published,
+    strategy: Strategy,
     barriers: Barriers,
 ) -> Expected {
-    let strategy = strategy.strategy();
     let entries = geometry.page_size().entries() as u64;
     let single = Cost::of_closing(geometry, can, 1);
     let series = Cost::of_closing(geometry, can, Slot::SERIES);
@@ -63,14 +62,14 @@ pub(crate) fn expected(
                 Strategy::Base => touched.spans,
                 _ => touched.visits,
             };
-            let lazy = strategy >= Strategy::LazyUnmap && level.is_last();
+            let lazy = strategy >= Strategy::LazyUnmap && level == Level::L3;
             if strategy < Strategy::NoAllocRemap {
                 opened += touched.new;
             } else {
                 // This DSB makes the zeros visible before the link.
                 sum.counts.dsb += touched.new;
             }
-            let own_barriers = !level.is_last() || barriers == Barriers::Entry;
+            let own_barriers = level != Level::L3 || barriers == Barriers::Entry;
             let published = opened + touched.new + if own_barriers { touched.leaves } else { 0 };
             sum.counts.dsb += published;
             sum.counts.isb += published;
@@ -198,7 +197,8 @@ fn top(geometry: &Geometry, piece: &Piece, from: u64) -> Level {
     let distance = piece.output.0.wrapping_sub(from);
     let fits = |level: &Level| {
         let aligned = distance & (geometry.page_size().entry_bytes(*level) - 1) == 0;
-        aligned && *level >= piece.leaves.top && geometry.leaf_allowed(*level)
+        let mut sizes = geometry.leaf_sizes();
+        aligned && *level >= piece.leaves.top && sizes.any(|size| size.level == *level)
     };
     let levels = [Level::L2, Level::L1, Level::L0].into_iter();
     let levels = levels.filter(|level| *level >= geometry.start_level());

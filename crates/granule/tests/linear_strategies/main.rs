@@ -11,11 +11,11 @@ mod slots;
 use expected::expected;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{
-    Attributes, CpuFeatures, Descriptor, Dispatch, Geometry, IdRegisters, Page, PageSize,
-    Permissions, PhysicalAddress, Regime, VaRange, VirtualAddress,
+    Attributes, CpuFeatures, Descriptor, Dispatch, Geometry, Page, PageSize, Permissions,
+    PhysicalAddress, Regime, VaRange, VirtualAddress,
 };
-use granule::linear::fixmap::{FixmapBuilder, Slot};
-use granule::linear::{Barriers, Published, Strategy};
+use granule::linear::fixmap::{self, Slot};
+use granule::linear::{Barriers, Strategy};
 use granule::table::{
     FreedTable, Leaves, Maintenance, PageTables, Piece, TableEnvironment, TableError, TableView,
     Visit,
@@ -41,14 +41,18 @@ fn capabilities(size: PageSize, va_bits: u32, wide: bool, range: bool, repeat: b
     } else {
         (1 << 20, 5)
     };
-    let cpu = CpuFeatures::new(
-        IdRegisters::new()
-            .mmfr0(gran | pa)
-            .mmfr2(u64::from(wide) << 16),
-    );
+    let cpu = CpuFeatures {
+        mmfr0: gran | pa,
+        mmfr2: u64::from(wide) << 16,
+        ..CpuFeatures::NONE
+    };
     Can {
         geometry: Geometry::new(&cpu, size, va_bits, VaRange::Upper, Regime::El1And0).unwrap(),
-        tlb: TlbCapabilities::BASIC.range(range).repeat(repeat),
+        tlb: TlbCapabilities {
+            range,
+            repeat,
+            ..TlbCapabilities::BASIC
+        },
     }
 }
 
@@ -80,7 +84,7 @@ struct Made {
 struct Make<'a> {
     can: Can,
     pieces: &'a [Piece],
-    strategy: Published,
+    strategy: Strategy,
     barriers: Barriers,
     pages: u64,
 }
@@ -92,9 +96,9 @@ impl Dispatch for Make<'_> {
         let mut pages = Pages::new(P::SIZE.bytes(), self.pages);
         let root = pages.empty_root();
         let mut slots = Checked::new(pages, self.can);
-        let mut builder = FixmapBuilder::<P, _>::new(self.strategy, self.barriers, &mut slots);
+        let (pieces, strategy, barriers) = (self.pieces, self.strategy, self.barriers);
         // SAFETY: no CPU walks the tables, nothing else changes them, and the slots are new.
-        unsafe { builder.create(root, self.pieces)? };
+        unsafe { fixmap::create::<P, _>(&mut slots, root, pieces, strategy, barriers)? };
         assert_eq!(slots.shown, [None; Slot::COUNT], "a slot was left open");
         Ok(Made {
             counts: slots.counters.get(),
@@ -140,10 +144,9 @@ impl Dispatch for Reference<'_> {
 const MOST_TABLES: u64 = 160;
 
 /// One of every published form.
-fn published() -> impl Iterator<Item = (Published, Barriers)> {
+fn published() -> impl Iterator<Item = (Strategy, Barriers)> {
     Strategy::ALL
         .into_iter()
-        .filter_map(Strategy::published)
         .flat_map(|strategy| Barriers::ALL.map(|barriers| (strategy, barriers)))
 }
 
@@ -329,7 +332,6 @@ fn a_table_of_pages_takes_what_was_published_of_it() {
     let can = capabilities(PageSize::K4, 48, false, false, false);
     let per_table = |strategy: Strategy, barriers| {
         // The difference of two maps is 48 tables: three times the series.
-        let strategy = strategy.published().unwrap();
         let of = |tables: u64| {
             let pieces = pieces(&can.geometry, 30, 0, &[(0, 512 * tables)], Leaves::PAGES);
             expected(&can.geometry, &can.tlb, &pieces, strategy, barriers).counts
@@ -381,9 +383,8 @@ fn no_step_takes_more_than_the_one_before_it() {
             for barriers in [None, Some(Barriers::Entry), Some(Barriers::Table)] {
                 let counts = Strategy::ALL
                     .into_iter()
-                    .filter_map(Strategy::published)
                     .map(|strategy| {
-                        let barriers = barriers.unwrap_or(strategy.strategy().barriers());
+                        let barriers = barriers.unwrap_or(strategy.barriers());
                         expected(&can.geometry, &can.tlb, &pieces, strategy, barriers).counts
                     })
                     .collect::<Vec<_>>();
@@ -452,7 +453,6 @@ fn base_shows_a_contiguous_span_at_a_time() {
         let shows = |count: u64, leaves| {
             let made = |strategy: Strategy| {
                 let pieces = pieces(&can.geometry, 30, 0, &[(0, count)], leaves);
-                let strategy = strategy.published().unwrap();
                 expected(&can.geometry, &can.tlb, &pieces, strategy, Barriers::Table)
                     .counts
                     .tlbi

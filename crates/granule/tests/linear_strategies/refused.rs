@@ -2,8 +2,8 @@
 
 use crate::slots::{Checked, Pages};
 use crate::{Can, capabilities};
-use granule::arch::{CpuFeatures, Geometry, IdRegisters, Page4K, PageSize, Regime, VaRange};
-use granule::linear::fixmap::FixmapBuilder;
+use granule::arch::{CpuFeatures, Geometry, Page4K, PageSize, Regime, VaRange};
+use granule::linear::fixmap::create;
 use granule::linear::{Barriers, Strategy};
 use granule::table::TableError;
 
@@ -12,10 +12,9 @@ fn refused(can: Can, page: u64) -> Option<TableError> {
     let mut pages = Pages::new(page, 4);
     let root = pages.empty_root();
     let mut slots = Checked::new(pages, can);
-    let strategy = Strategy::Base.published()?;
-    let mut builder = FixmapBuilder::<Page4K, _>::new(strategy, Barriers::Table, &mut slots);
+    let (strategy, barriers) = (Strategy::Base, Barriers::Table);
     // SAFETY: no CPU walks the tables, nothing else changes them, and the slots are new.
-    let made = unsafe { builder.create(root, &[]) };
+    let made = unsafe { create::<Page4K, _>(&mut slots, root, &[], strategy, barriers) };
     assert_eq!(slots.counters.get().stores, 0);
     made.err()
 }
@@ -33,7 +32,10 @@ fn pages_that_are_no_tables_of_the_geometry_are_refused() {
         })
     ));
     // 40 bits of physical address.
-    let cpu = CpuFeatures::new(IdRegisters::new().mmfr0(2));
+    let cpu = CpuFeatures {
+        mmfr0: 2,
+        ..CpuFeatures::NONE
+    };
     let geometry = Geometry::new(&cpu, PageSize::K4, 48, VaRange::Upper, Regime::El1And0).unwrap();
     let too_high = refused(Can { geometry, ..can }, 0x1000);
     assert!(matches!(

@@ -151,7 +151,10 @@ fn a_block_that_is_split_for_an_access_flag_is_invalidated_at_every_level() {
             ..Setting::LIVE
         };
         let mut bench = Bench::<Page4K>::new(&geometry, setting);
-        let unused = RW.accessed(false);
+        let unused = Attributes {
+            accessed: false,
+            ..RW
+        };
         bench.map(0, 0, 1 << 21, unused, Leaves::LARGEST).unwrap();
         if !valid {
             bench.set_invalid(0, 1 << 21).unwrap();
@@ -297,7 +300,10 @@ fn a_harvest_reports_whole_leaves_once_and_invalidates_once() {
 fn changes_of_the_members_of_a_split_group_are_published() {
     // Hardware noted a write in the fourth member alone, and it holds for all of the group. So the
     // page that is to become dirty is dirty once the group is split, and nothing more changes.
-    let managed = Attributes::normal(Permissions::READ_WRITE.dirty_modifier(true));
+    let managed = Attributes::normal(Permissions {
+        dirty_modifier: true,
+        ..Permissions::READ_WRITE
+    });
     let (mut bench, start) = bench(managed);
     // SAFETY: no CPU walks the tables.
     unsafe { bench.tables.set_bbm(BbmLevel::Level1) };
@@ -319,7 +325,13 @@ fn changes_of_the_members_of_a_split_group_are_published() {
 #[test]
 fn an_empty_range_inside_a_leaf_changes_nothing() {
     let geometry = PLAIN.geometry(PageSize::K4, 39, VaRange::Lower);
-    let dirty = RW.permissions(Permissions::READ_WRITE.dirty_modifier(true));
+    let dirty = Attributes {
+        permissions: Permissions {
+            dirty_modifier: true,
+            ..Permissions::READ_WRITE
+        },
+        ..RW
+    };
     for setting in [Setting::PRIVATE, Setting::LIVE] {
         let mut bench = Bench::<Page4K>::new(&geometry, setting);
         bench.map(0, 0, 2 << 20, dirty, Leaves::LARGEST).unwrap();
@@ -338,7 +350,13 @@ fn an_empty_range_inside_a_leaf_changes_nothing() {
 
 #[test]
 fn a_panic_in_a_harvest_leaves_no_stale_entry() {
-    let dirty = RW.permissions(Permissions::READ_WRITE.dirty_modifier(true));
+    let dirty = Attributes {
+        permissions: Permissions {
+            dirty_modifier: true,
+            ..Permissions::READ_WRITE
+        },
+        ..RW
+    };
     let (mut bench, start) = bench(dirty);
     let pages = VirtualAddress(start.0 + (37 << 12));
     bench.host.take_events();

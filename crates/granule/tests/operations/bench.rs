@@ -54,10 +54,11 @@ impl Setting {
     };
 
     pub const fn capabilities(&self) -> TlbCapabilities {
-        TlbCapabilities::BASIC
-            .range(self.range)
-            .level_hint(self.level_hint)
-            .repeat(self.repeat)
+        TlbCapabilities {
+            range: self.range,
+            level_hint: self.level_hint,
+            repeat: self.repeat,
+        }
     }
 }
 
@@ -228,7 +229,7 @@ impl<P: Page, S: TestStage> Bench<P, S> {
 
     /// Compares the leaves and tables that were counted beforehand with those of the reference.
     fn compare_stats(&self, stats: &LeafStats) {
-        assert_eq!(stats.tables() as usize, self.reference.tables() - 1);
+        assert_eq!(stats.tables as usize, self.reference.tables() - 1);
         let mut expected: BTreeMap<(u64, bool), u64> = BTreeMap::new();
         for mapped in self.reference.mapped.values() {
             let (first, bytes) = (mapped.leaf.offset, mapped.leaf.bytes);
@@ -238,7 +239,7 @@ impl<P: Page, S: TestStage> Bench<P, S> {
             *expected.entry((size, mapped.group.is_some())).or_default() += new;
         }
         let total: u64 = expected.iter().map(|((size, _), count)| size * count).sum();
-        assert_eq!(stats.bytes(), total);
+        assert_eq!(stats.bytes, total);
         let found: BTreeMap<(u64, bool), u64> = stats
             .leaves()
             .map(|(leaf, count)| ((leaf.bytes, leaf.contiguous), count))

@@ -360,14 +360,17 @@ fn a_census_passes_over_what_cannot_be_mapped() {
         LeafStats::new(&geometry, &all),
     );
     assert_eq!(found, wanted);
-    assert_eq!((found.bytes(), found.tables()), (3 * page, 3));
+    assert_eq!((found.bytes, found.tables), (3 * page, 3));
 }
 
 #[test]
 fn a_tree_keeps_its_settings_when_another_cannot_begin() {
     let geometry = PLAIN.geometry(PageSize::K4, 39, VaRange::Lower);
     let other_size = PLAIN.geometry(PageSize::K16, 47, VaRange::Lower);
-    let own = Attributes::normal(Permissions::READ_WRITE).global(false);
+    let own = Attributes {
+        global: false,
+        ..Attributes::normal(Permissions::READ_WRITE)
+    };
     for deferred in [false, true] {
         let host = Host::new(&geometry, 0x4000_0000, 16);
         let environment = host::environment(&host, Setting::LIVE.capabilities());

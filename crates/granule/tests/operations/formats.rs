@@ -4,7 +4,9 @@
 //! bits in it follow each other.
 
 use crate::bench::{Bench, Setting};
-use granule::arch::{Attributes, Dispatch, Geometry, Page, Page4K, PageSize, Permissions, VaRange};
+use granule::arch::{
+    Attributes, Dispatch, Geometry, Level, Page, Page4K, PageSize, Permissions, VaRange,
+};
 use granule::table::{Leaves, Visit};
 use granule_testing::shape::LARGE;
 
@@ -52,7 +54,10 @@ fn a_visited_run_ends_where_the_addition_would_carry_into_other_bits() {
     // address below 2^50, unguarded, looks like address zero, guarded.
     let geometry = LARGE.geometry(PageSize::K4, 52, VaRange::Lower);
     let mut bench = Bench::<Page4K>::new(&geometry, Setting::PRIVATE);
-    let guarded = Attributes::normal(Permissions::READ_WRITE.guarded(true));
+    let guarded = Attributes::normal(Permissions {
+        guarded: true,
+        ..Permissions::READ_WRITE
+    });
     bench
         .map(0x1000, (1 << 50) - 0x1000, 0x1000, RW, Leaves::PAGES)
         .unwrap();
@@ -61,7 +66,7 @@ fn a_visited_run_ends_where_the_addition_would_carry_into_other_bits() {
         .unwrap();
     let mut leaves = Vec::new();
     bench.tables.visit_runs(|entry| {
-        if entry.level.is_last() {
+        if entry.level == Level::L3 {
             leaves.push((entry.start.0, entry.count, entry.output.0));
         }
         Visit::EVERYTHING

@@ -6,7 +6,6 @@
 //! harvest must have reported it.
 
 use granule::arch::bbm::BbmLevel;
-use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{
     Descriptor, Geometry, Kind, Page, Page4K, PageSize, PhysicalAddress, Stage2Geometry, VaRange,
 };
@@ -138,7 +137,8 @@ unsafe impl TableEnvironment for Updated {
             changed += 1;
             // SAFETY: the caller vouches for the entry.
             unsafe {
-                if old.changes_atomically() && visibility != Visibility::Private {
+                let updated = old.is_valid() && old.0 & (1 << 10 | 1 << 51) != 1 << 10;
+                if updated && visibility != Visibility::Private {
                     // Atomic: nothing comes between.
                     self.inner.update(table, index, 1, change, visibility);
                 } else {
@@ -422,7 +422,7 @@ fn perform<S: TestStage>(
         group: RefCell::new(None),
         noted: Cell::new(false),
     });
-    let can = TlbCapabilities::BASIC.range(true).level_hint(true);
+    let can = crate::bench::Setting::LIVE.capabilities();
     let environment = Updated {
         inner: host::environment(&host, can),
         cpus: Rc::clone(&cpus),

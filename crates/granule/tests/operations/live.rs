@@ -215,7 +215,10 @@ fn an_address_space_of_its_own_is_named() {
         level_hint: false,
         ..Setting::LIVE
     };
-    let own = RW.global(false);
+    let own = Attributes {
+        global: false,
+        ..RW
+    };
     let mut bench = Bench::<Page4K>::new(&geometry, setting);
     // More than 512 pages, which is where single operations end.
     let count = 513;

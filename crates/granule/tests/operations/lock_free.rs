@@ -295,8 +295,8 @@ fn a_query_may_run_meanwhile() {
     let mut tables = Box::new(Tables([[0; 512]; 3]));
     let at = tables.0.as_mut_ptr().expose_provenance() as u64;
     let rw = RW.encode(&geometry);
-    tables.0[0][0] = Descriptor::table(&geometry, PhysicalAddress(at + 0x1000)).0;
-    tables.0[1][0] = Descriptor::table(&geometry, PhysicalAddress(at + 0x2000)).0;
+    tables.0[0][0] = (at + 0x1000) | 0b11;
+    tables.0[1][0] = (at + 0x2000) | 0b11;
     tables.0[2][1] = Descriptor::leaf(&geometry, Level::L3, PhysicalAddress(0x5000), rw).0;
     let at = PhysicalAddress(Box::into_raw(tables).expose_provenance() as u64);
     // SAFETY: the tables lie at their own addresses until the end of the test. No page is needed.

@@ -10,7 +10,10 @@ use granule_testing::shape::{LARGE, PLAIN};
 use granule_testing::walk::Tree;
 
 const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
-const RO: Attributes = Attributes::normal(Permissions::READ_WRITE.writable(false));
+const RO: Attributes = Attributes::normal(Permissions {
+    writable: false,
+    ..Permissions::READ_WRITE
+});
 const WRITABLE: PermissionChange = PermissionChange::NONE.writable(true);
 const READ_ONLY: PermissionChange = WRITABLE.writable(false);
 const PAGE: u64 = 0x1000;

@@ -18,8 +18,14 @@ use proptest::prelude::*;
 const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
 const READ_ONLY: PermissionChange = PermissionChange::NONE.writable(false);
 /// Hardware may mark such a page dirty, or accessed, at any time.
-const CLEAN: Attributes = Attributes::normal(Permissions::READ.dirty_modifier(true));
-const OLD: Attributes = RW.accessed(false);
+const CLEAN: Attributes = Attributes::normal(Permissions {
+    dirty_modifier: true,
+    ..Permissions::READ
+});
+const OLD: Attributes = Attributes {
+    accessed: false,
+    ..RW
+};
 
 /// The pages of a sequence: half of them before the end of a table, half behind it.
 const PAGES: u64 = 12;

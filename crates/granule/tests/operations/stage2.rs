@@ -181,7 +181,7 @@ impl Dispatch for Root {
     type Output = ();
     fn run<P: Page>(self) {
         let geometry = self.0;
-        let count = geometry.root_tables();
+        let count = geometry.shape().root_tables();
         let bytes = count as u64 * P::SIZE.bytes();
         let host = Host::new(geometry.shape(), 0x4000_0000, 64);
         host.set_runs(Runs::Scattered);
@@ -230,10 +230,12 @@ fn root_tables_are_one_aligned_run() {
     let mut shapes = shape::stage2();
     if cfg!(miri) {
         // More tables take minutes.
-        shapes.retain(|shape| shape.page_size() == PageSize::K4 && shape.root_tables() == 2);
+        shapes.retain(|shape| {
+            shape.shape().page_size() == PageSize::K4 && shape.shape().root_tables() == 2
+        });
     }
     for geometry in shapes {
-        geometry.page_size().dispatch(Root(geometry));
+        geometry.shape().page_size().dispatch(Root(geometry));
     }
 }
 
@@ -323,7 +325,7 @@ fn running_out_leaves_a_guest_as_it_was() {
     let mut failed = 0;
     for geometry in shape::stage2() {
         for (live, reserves) in EVERY {
-            failed += geometry.page_size().dispatch(Exhausted {
+            failed += geometry.shape().page_size().dispatch(Exhausted {
                 geometry,
                 live,
                 reserves,

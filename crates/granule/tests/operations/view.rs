@@ -196,7 +196,7 @@ fn tables_met_again_and_again_are_limited() {
 #[test]
 fn a_guests_root_at_the_end_of_memory_is_only_a_root_that_cannot_be_read() {
     let geometry = Stage2Geometry::new(&PLAIN.features(), PageSize::K4, 40).unwrap();
-    assert_eq!(geometry.root_tables(), 2);
+    assert_eq!(geometry.shape().root_tables(), 2);
     let root = PhysicalAddress(!0xfff);
     let view = TableView::<_, Stage2>::of_guest(geometry, root, |table, _| {
         (table == root).then_some(Descriptor::INVALID)

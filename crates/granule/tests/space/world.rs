@@ -111,9 +111,11 @@ impl<P: Page> World<P> {
     }
 
     pub fn new_space(&mut self) -> Result<Tested<P>, SpaceError> {
-        let capabilities = TlbCapabilities::BASIC
-            .range(self.next_asid % 2 == 0)
-            .level_hint(true);
+        let capabilities = TlbCapabilities {
+            range: self.next_asid % 2 == 0,
+            level_hint: true,
+            ..TlbCapabilities::BASIC
+        };
         let environment = host::environment(&self.host, capabilities);
         let nodes = nodes(self.vma_nodes);
         let mut space = Space::new(self.geometry, environment, nodes, self.settings)?;

@@ -1,8 +1,8 @@
 //! The features that all online CPUs share: the system uses the minimum of each.
 
 use granule::arch::CpuFeatures;
-use granule::arch::TlbiFeature;
 use granule::arch::errata::Errata;
+use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{PageSize, Support};
 use granule_boot::sizes::SizeSet;
 
@@ -31,10 +31,11 @@ impl Common {
     /// The features of the boot CPU alone. `forced` are errata that the command line sets for all
     /// CPUs.
     pub fn of_boot_cpu(cpu: &CpuFeatures, forced: Errata) -> Self {
+        let tlb = TlbCapabilities::of(cpu);
         Self {
             bbm_level: cpu.bbm_level(),
-            tlbi_range: cpu.tlbi() >= TlbiFeature::Range,
-            level_hint: cpu.tlbi_level_hint(),
+            tlbi_range: tlb.range,
+            level_hint: tlb.level_hint,
             hardware_dirty: cpu.hardware_dirty(),
             asid_bits: cpu.asid_bits(),
             page_sizes: SizeSet::from(cpu),
@@ -42,7 +43,7 @@ impl Common {
                 .into_iter()
                 .filter(|size| cpu.page_size(*size) == Support::With52Bits)
                 .collect(),
-            errata: forced.union(Errata::of_cpu(cpu.midr())),
+            errata: forced.union(Errata::of_cpu(cpu.midr)),
         }
     }
 
@@ -67,19 +68,18 @@ impl Common {
 mod tests {
     use super::*;
     use PageSize::{K4, K16, K64};
-    use granule::arch::IdRegisters;
+    use granule::arch::CpuFeatures;
     use granule::arch::errata::Workaround;
 
     #[test]
     fn the_least_of_each_counts_and_every_erratum() {
-        let able = CpuFeatures::new(
-            IdRegisters::new()
-                .midr(0x000f_0510)
-                .mmfr0(2 << 4 | 2 << 20 | 1 << 28)
-                .mmfr1(2)
-                .mmfr2(1 << 48 | 2 << 52)
-                .isar0(2 << 56),
-        );
+        let able = CpuFeatures {
+            midr: 0x000f_0510,
+            mmfr0: 2 << 4 | 2 << 20 | 1 << 28,
+            mmfr1: 2,
+            mmfr2: 1 << 48 | 2 << 52,
+            isar0: 2 << 56,
+        };
         let all = Common::of_boot_cpu(&able, Errata::NONE);
         assert_eq!(all.and(&able), all);
         assert_eq!(
@@ -88,13 +88,13 @@ mod tests {
         );
         assert_eq!(all.page_sizes, SizeSet::ALL);
         // Cortex-A76 r0p0: erratum 1286807 repeats TLBIs. 16K pages without 52 bits, none of 4K.
-        let weak = CpuFeatures::new(
-            IdRegisters::new()
-                .midr(0x410f_d0b0)
-                .mmfr0(1 << 20 | 15 << 28)
-                .mmfr1(1)
-                .isar0(1 << 56),
-        );
+        let weak = CpuFeatures {
+            midr: 0x410f_d0b0,
+            mmfr0: 1 << 20 | 15 << 28,
+            mmfr1: 1,
+            isar0: 1 << 56,
+            ..CpuFeatures::NONE
+        };
         for both in [
             all.and(&weak),
             Common::of_boot_cpu(&weak, Errata::NONE).and(&able),

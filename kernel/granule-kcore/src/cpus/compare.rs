@@ -179,27 +179,28 @@ impl fmt::Display for Mismatch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use granule::arch::{IdRegisters, Regime, VaRange};
+    use granule::arch::{CpuFeatures, Regime, VaRange};
 
     /// QEMU's `max`: every page size with 52 bits, 52-bit PA and VA, 16-bit ASIDs.
-    const MAX: IdRegisters = IdRegisters::new()
-        .midr(0x000f_0510)
-        .mmfr0(6 | 2 << 4 | 1 << 28 | 2 << 20)
-        .mmfr1(1 << 8 | 2)
-        .mmfr2(1 << 16 | 1 << 28 | 1 << 48 | 2 << 52)
-        .isar0(2 << 56);
+    const MAX: CpuFeatures = CpuFeatures {
+        midr: 0x000f_0510,
+        mmfr0: 6 | 2 << 4 | 1 << 28 | 2 << 20,
+        mmfr1: 1 << 8 | 2,
+        mmfr2: 1 << 16 | 1 << 28 | 1 << 48 | 2 << 52,
+        isar0: 2 << 56,
+    };
 
     fn needs(size: PageSize, va_bits: u32) -> Needs {
-        let cpu = CpuFeatures::new(MAX);
+        let cpu = MAX;
         let upper = Geometry::new(&cpu, size, va_bits, VaRange::Upper, Regime::El1And0).unwrap();
-        let lower = upper.with_va_range(&cpu, VaRange::Lower, 31).unwrap();
+        let lower = upper.with_va_range(&cpu, VaRange::Lower, 31, size).unwrap();
         Needs::new(&upper, &lower, &cpu, 2)
     }
 
-    fn against(needs: &Needs, change: impl Fn(&mut IdRegisters)) -> Result<(), Mismatch> {
+    fn against(needs: &Needs, change: impl Fn(&mut CpuFeatures)) -> Result<(), Mismatch> {
         let mut registers = MAX;
         change(&mut registers);
-        compare(needs, &CpuFeatures::new(registers), 2)
+        compare(needs, &registers, 2)
     }
 
     fn set(register: &mut u64, low: u32, value: u64) {
@@ -217,7 +218,7 @@ mod tests {
 
     #[test]
     fn features_that_the_tables_do_not_need_are_no_reason() {
-        let all = |r: &mut IdRegisters| {
+        let all = |r: &mut CpuFeatures| {
             // No BBM, no TTL, no range TLBIs, no hardware flags, and another MIDR.
             set(&mut r.mmfr2, 52, 0);
             set(&mut r.mmfr2, 48, 0);
@@ -230,7 +231,7 @@ mod tests {
 
     #[test]
     fn each_lack_is_found_with_both_numbers() {
-        type Change = fn(&mut IdRegisters);
+        type Change = fn(&mut CpuFeatures);
         let cases: [(PageSize, u32, Change, Mismatch); 9] = [
             (
                 PageSize::K4,
@@ -332,13 +333,15 @@ mod tests {
 
     #[test]
     fn a_small_identity_map_needs_small_address_spaces() {
-        let cpu = CpuFeatures::new(MAX);
+        let cpu = MAX;
         let upper = Geometry::new(&cpu, PageSize::K4, 48, VaRange::Upper, Regime::El1And0).unwrap();
-        let lower = upper.with_va_range(&cpu, VaRange::Lower, 20).unwrap();
+        let lower = upper
+            .with_va_range(&cpu, VaRange::Lower, 20, PageSize::K4)
+            .unwrap();
         let needs = Needs::new(&upper, &lower, &cpu, 1);
         let mut registers = MAX;
         set(&mut registers.mmfr2, 28, 0);
-        let found = compare(&needs, &CpuFeatures::new(registers), 1).unwrap_err();
+        let found = compare(&needs, &registers, 1).unwrap_err();
         assert_eq!(
             (found.reason, found.needs, found.has),
             (Reason::LeastVaBits, 20, 25)
@@ -347,7 +350,7 @@ mod tests {
 
     #[test]
     fn all_cpus_run_at_one_level() {
-        let found = compare(&needs(PageSize::K4, 48), &CpuFeatures::new(MAX), 1).unwrap_err();
+        let found = compare(&needs(PageSize::K4, 48), &MAX, 1).unwrap_err();
         assert_eq!(
             (found.reason, found.needs, found.has),
             (Reason::RunLevel, 2, 1)

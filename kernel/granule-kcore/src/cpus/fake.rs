@@ -5,7 +5,7 @@
 //! architectural names and values. `absent=1` makes the CPU stop before it reports at all, `fault=1`
 //! makes it take an exception there.
 
-use granule::arch::IdRegisters;
+use granule::arch::CpuFeatures;
 use granule_boot::words;
 
 /// The registers that can be changed, in the order of [`Changes`].
@@ -60,15 +60,16 @@ impl Changes {
     };
 
     /// The registers with the changes applied. Runs with the MMU off.
-    pub fn apply(&self, registers: IdRegisters) -> IdRegisters {
+    pub fn apply(&self, registers: CpuFeatures) -> CpuFeatures {
         let [midr, mmfr0, mmfr1, mmfr2, isar0] = self.clear;
         let [set_midr, set_mmfr0, set_mmfr1, set_mmfr2, set_isar0] = self.set;
-        IdRegisters::new()
-            .midr(registers.midr & !midr | set_midr)
-            .mmfr0(registers.mmfr0 & !mmfr0 | set_mmfr0)
-            .mmfr1(registers.mmfr1 & !mmfr1 | set_mmfr1)
-            .mmfr2(registers.mmfr2 & !mmfr2 | set_mmfr2)
-            .isar0(registers.isar0 & !isar0 | set_isar0)
+        CpuFeatures {
+            midr: registers.midr & !midr | set_midr,
+            mmfr0: registers.mmfr0 & !mmfr0 | set_mmfr0,
+            mmfr1: registers.mmfr1 & !mmfr1 | set_mmfr1,
+            mmfr2: registers.mmfr2 & !mmfr2 | set_mmfr2,
+            isar0: registers.isar0 & !isar0 | set_isar0,
+        }
     }
 
     fn change(&mut self, name: &[u8], value: u64) -> Option<()> {
@@ -138,7 +139,8 @@ fn decimal(text: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use granule::arch::{CpuFeatures, PageSize, Support};
+    use granule::arch::tlbi::TlbCapabilities;
+    use granule::arch::{PageSize, Support};
 
     fn changes(line: &str, cpu: usize) -> (Changes, usize) {
         let mut bad = 0;
@@ -146,12 +148,13 @@ mod tests {
         (changes, bad)
     }
 
-    const ALL_ONES: IdRegisters = IdRegisters::new()
-        .midr(u64::MAX)
-        .mmfr0(u64::MAX)
-        .mmfr1(u64::MAX)
-        .mmfr2(u64::MAX)
-        .isar0(u64::MAX);
+    const ALL_ONES: CpuFeatures = CpuFeatures {
+        midr: u64::MAX,
+        mmfr0: u64::MAX,
+        mmfr1: u64::MAX,
+        mmfr2: u64::MAX,
+        isar0: u64::MAX,
+    };
 
     #[test]
     fn only_the_named_fields_of_the_named_cpu_change() {
@@ -163,7 +166,7 @@ mod tests {
         assert_eq!(faked.mmfr2, !(0xf << 52) | 1 << 52);
         assert_eq!(faked.isar0, !(0xf << 56) | 1 << 56);
         assert_eq!((faked.midr, faked.mmfr1), (u64::MAX, u64::MAX));
-        let cpu = CpuFeatures::new(faked);
+        let cpu = faked;
         assert_eq!((cpu.pa_bits(), cpu.bbm_level()), (32, 1));
         assert_eq!(cpu.page_size(PageSize::K16), Support::No);
         assert_eq!(changes(line, 1), (Changes::NONE, 0));
@@ -181,14 +184,14 @@ mod tests {
 
     #[test]
     fn every_field_is_where_the_features_look() {
-        let zero = IdRegisters::default();
+        let zero = CpuFeatures::NONE;
         for (name, ..) in FIELDS {
             let name = str::from_utf8(name).unwrap();
             let (made, bad) = changes(&format!("arm64.fake_cpu=1:{name}=1"), 1);
             assert_eq!(bad, 0);
-            let cpu = CpuFeatures::new(made.apply(zero));
+            let cpu = made.apply(zero);
             match name {
-                "midr" => assert_eq!(cpu.midr(), 1),
+                "midr" => assert_eq!(cpu.midr, 1),
                 "parange" => assert_eq!(cpu.pa_bits(), 36),
                 "asidbits" => assert_eq!(cpu.asid_bits(), 8),
                 "tgran4" => assert_eq!(cpu.page_size(PageSize::K4), Support::With52Bits),
@@ -198,7 +201,7 @@ mod tests {
                 "vh" => assert!(cpu.vhe()),
                 "varange" => assert_eq!(cpu.most_va_bits(PageSize::K64), 52),
                 "st" => assert_eq!(cpu.least_va_bits(PageSize::K4), 16),
-                "ttl" => assert!(cpu.tlbi_level_hint()),
+                "ttl" => assert!(TlbCapabilities::of(&cpu).level_hint),
                 "bbm" => assert_eq!(cpu.bbm_level(), 1),
                 _ => {}
             }

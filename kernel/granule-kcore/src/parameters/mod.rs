@@ -7,6 +7,7 @@
 //! except that every `granule.test=` and `arm64.fake_cpu=` counts.
 
 mod leaves;
+mod linear_map;
 mod problem;
 mod rodata;
 #[cfg(any(test, feature = "test-image"))]
@@ -36,8 +37,8 @@ pub struct Parameters<'a> {
     pub bbm: BbmLevel,
     /// `arm64.errata=`: errata that all CPUs are assumed to have.
     pub errata: Errata,
-    /// `linear_map=`.
-    pub strategy: Strategy,
+    /// `linear_map=`: a published strategy, or none for `direct`.
+    pub strategy: Option<Strategy>,
     /// `linear_map_barriers=`; the default is the barriers that the strategy was published with.
     pub barriers: Barriers,
     /// `debug_pagealloc=on`: free pages are invalid in the linear map.
@@ -392,21 +393,19 @@ impl<'a, P: FnMut(Problem<'a>)> Reader<'_, P> {
         errata
     }
 
-    fn strategy(&mut self, value: Option<&'a [u8]>) -> Strategy {
-        let choices = Strategy::ALL.map(|choice| (choice.name(), choice));
+    fn strategy(&mut self, value: Option<&'a [u8]>) -> Option<Strategy> {
         let expected = "base, no-cont-remap, batch-barriers, no-alloc-remap, lazy-unmap or direct";
-        self.one_of("linear_map=", value, choices, expected, Strategy::Direct)
+        self.one_of("linear_map=", value, linear_map::CHOICES, expected, None)
     }
 
-    fn barriers(&mut self, value: Option<&'a [u8]>, strategy: Strategy) -> Barriers {
-        let default = strategy.barriers();
-        let choices = Barriers::ALL.map(|choice| (choice.name(), choice));
+    fn barriers(&mut self, value: Option<&'a [u8]>, strategy: Option<Strategy>) -> Barriers {
+        let default = strategy.map_or(Barriers::Table, Strategy::barriers);
+        let choices = [("entry", Barriers::Entry), ("table", Barriers::Table)];
         let key = "linear_map_barriers=";
         let barriers = self.one_of(key, value, choices, "entry or table", default);
-        if barriers == Barriers::Entry && strategy == Strategy::Direct {
+        if barriers == Barriers::Entry && strategy.is_none() {
             let expected = "table, as direct has no slots to close between entries";
-            let taken = Instead::Takes(default.name());
-            self.bad(key, Barriers::Entry.name().as_bytes(), expected, taken);
+            self.bad(key, b"entry", expected, Instead::Takes("table"));
             return default;
         }
         barriers

@@ -107,7 +107,7 @@ fn asked(address: u64, ask: fn(u64) -> u64) -> Result<u64, u64> {
     }
     match FaultStatus::of_par(par) {
         None => Ok((par & 0x000f_ffff_ffff_f000) | (address & 0xfff)),
-        Some(status) => Err(status.code()),
+        Some(status) => Err(status.0),
     }
 }
 

@@ -15,7 +15,7 @@ use crate::handover::MmuConfig;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicU64, Ordering};
-use granule::arch::IdRegisters;
+use granule::arch::CpuFeatures;
 use granule::hw::cache;
 use granule_kcore::cpus::compare::{Mismatch, Needs, Reason};
 
@@ -33,7 +33,7 @@ pub(crate) struct Disguise;
 impl Disguise {
     pub(crate) const NONE: Self = Self;
 
-    pub(crate) const fn apply(self, registers: IdRegisters) -> IdRegisters {
+    pub(crate) const fn apply(self, registers: CpuFeatures) -> CpuFeatures {
         registers
     }
 }
@@ -99,14 +99,15 @@ impl Report {
     }
 
     /// The ID registers that the CPU compared.
-    pub(crate) fn registers(&self) -> IdRegisters {
+    pub(crate) fn features(&self) -> CpuFeatures {
         let [midr, mmfr0, mmfr1, mmfr2, isar0] = self.registers;
-        IdRegisters::new()
-            .midr(midr)
-            .mmfr0(mmfr0)
-            .mmfr1(mmfr1)
-            .mmfr2(mmfr2)
-            .isar0(isar0)
+        CpuFeatures {
+            midr,
+            mmfr0,
+            mmfr1,
+            mmfr2,
+            isar0,
+        }
     }
 }
 

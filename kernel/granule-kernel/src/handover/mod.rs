@@ -11,7 +11,7 @@ pub(crate) mod mailbox;
 pub(crate) mod parking;
 pub(crate) mod record;
 
-use granule::arch::{CpuFeatures, Geometry, IdRegisters, PhysicalAddress};
+use granule::arch::{CpuFeatures, Geometry, PhysicalAddress};
 use granule_boot::choice::{PageSizeChoice, VaBitsChoice};
 use granule_boot::expand::Expanded;
 use granule_boot::kaslr::Kaslr;
@@ -53,14 +53,13 @@ impl EntryInfo {
     /// The features of this CPU.
     pub(crate) fn features(&self) -> CpuFeatures {
         let [mmfr0, mmfr1, mmfr2, _] = self.mmfr;
-        CpuFeatures::new(
-            IdRegisters::new()
-                .midr(self.midr)
-                .mmfr0(mmfr0)
-                .mmfr1(mmfr1)
-                .mmfr2(mmfr2)
-                .isar0(self.isar0),
-        )
+        CpuFeatures {
+            midr: self.midr,
+            mmfr0,
+            mmfr1,
+            mmfr2,
+            isar0: self.isar0,
+        }
     }
 }
 

@@ -74,11 +74,13 @@ fn boot(
     let page_size = choice.page.size;
     let cpu = handover.entry.features();
     let forced = parameters.errata;
-    let errata = Errata::of_cpu(cpu.midr()).union(forced);
+    let errata = Errata::of_cpu(cpu.midr).union(forced);
     let geometry = roots.upper;
-    let capabilities = TlbCapabilities::of(&cpu)
+    let capabilities = TlbCapabilities {
         // While only this CPU runs, few errata require repetition. A test may force all.
-        .repeat(errata.repeats_tlbi(true) || forced.repeats_tlbi(false));
+        repeat: errata.repeats_tlbi(true) || forced.repeats_tlbi(false),
+        ..TlbCapabilities::of(&cpu)
+    };
     let system = bbm_policy::system(parameters.bbm, forced);
 
     let mut memory = Memory::new(page_size);
@@ -328,8 +330,8 @@ fn place(geometry: &Geometry, kaslr: Kaslr, memory: &mut Memory) -> (Placement, 
         .seed()
         .and_then(|seed| places.get(seed.choose(Purpose::LinearMap, places.count())));
     let placement = moved.unwrap_or(placement);
-    let (first, last) = placement.reaches();
-    memory.keep_only(first.0, last.0, LeftOut::BeyondVirtual);
+    let (first, span) = (placement.origin.0, placement.span);
+    memory.keep_only(first, first.saturating_add(span), LeftOut::BeyondVirtual);
     print_memory(memory, geometry);
     (placement, randomised)
 }

@@ -287,7 +287,7 @@ pub(super) fn table_reader() -> impl ReadTables {
             cpu::translate(at.as_ptr() as u64).ok()?;
             last.set(Some(table));
         }
-        let inside = table.is_aligned(page) && (index as u64) < page / 8;
+        let inside = table.0.is_multiple_of(page) && (index as u64) < page / 8;
         // SAFETY: the table's page was just seen to be mapped, and the entry lies in it; any word is
         // valid.
         inside.then(|| Descriptor(unsafe { at.cast::<u64>().as_ptr().add(index).read_volatile() }))

@@ -10,7 +10,7 @@ use super::table_allocator::KernelTableAllocator;
 use super::walker;
 use crate::arch::image;
 use crate::handover::{BootRoots, Handover};
-use granule::arch::{Kind, Permissions, PhysicalAddress, VirtualAddress};
+use granule::arch::{Attributes, Kind, PhysicalAddress, VirtualAddress};
 use granule::table::{TableError, Visit};
 use granule_kcore::devicetree::memory::Memory;
 use granule_kcore::layout;
@@ -60,7 +60,7 @@ pub(crate) fn free(
         tables.visit_all(|found| {
             if found.kind == Kind::Leaf {
                 leaves += 1;
-                let permissions = Permissions::decode(found.descriptor, lower.regime());
+                let permissions = Attributes::decode(found.descriptor, &lower).permissions;
                 sound &= !permissions.writable_and_executable();
             }
             Visit::EVERYTHING

@@ -82,7 +82,7 @@ impl Pool {
             let size = kernel.geometry.page_size();
             let start_level = kernel.geometry.start_level();
             let levels = Level::ALL.into_iter().filter(|level| *level >= start_level);
-            let above = levels.filter(|level| !level.is_last());
+            let above = levels.filter(|level| *level != Level::L3);
             let spans = above.map(|level| (bytes / size.entry_bytes(level)) as usize + 1);
             let needed = spans.sum();
             if !tree.reserve(needed) {

@@ -26,6 +26,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule::arch::VirtualAddress;
 use granule::arch::bbm::BbmLevel;
+use granule::arch::tlbi::TlbCapabilities;
 use granule::table::{Leaves, TableError};
 use granule_kcore::deferred_tlbi::DeferredTlbi;
 use granule_kcore::frames::Frame;
@@ -70,7 +71,10 @@ pub(crate) fn begin(request: &Request<'_>) {
         // TLBIs carry no level hint: where a leaf was split with its TLBI deferred, the old, larger leaf may
         // still be cached, and a TLBI that names the level of the smaller leaves would not invalidate it
         // (RSQXYZ).
-        capabilities: request.capabilities.level_hint(false),
+        capabilities: TlbCapabilities {
+            level_hint: false,
+            ..request.capabilities
+        },
         placement: request.placement,
         bbm: request.bbm_policy.level,
         leaves: request.leaves(),

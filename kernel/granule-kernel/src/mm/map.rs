@@ -32,8 +32,8 @@ use granule::arch::Page;
 use granule::arch::bbm_policy::Decision;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Attributes, Dispatch, Geometry, Permissions, PhysicalAddress, VirtualAddress};
-use granule::linear::fixmap::{FixmapBuilder, FixmapSlots};
-use granule::linear::{self, Arena, LeafStats, Placement, Published};
+use granule::linear::fixmap::{self, FixmapSlots};
+use granule::linear::{Arena, LeafStats, Placement, Strategy};
 use granule::table::{Leaves, Piece, TableError};
 use granule_boot::memblock::{self, Direction};
 use granule_kcore::counter_wrap::Lost;
@@ -217,7 +217,7 @@ pub(crate) fn map_mem<'c>(
     arena: &'c mut Arena<KernelPhysToVirt>,
 ) -> Result<(LinearMap, Opened<'c>), MapError> {
     let mut tables = request.open(KernelTableAllocator::Arena(arena), counters)?;
-    let fixmap = match request.parameters.strategy.published() {
+    let fixmap = match request.parameters.strategy {
         None => None,
         Some(strategy) => {
             let constants = PhysicalAddress(request.image_start);
@@ -260,7 +260,7 @@ fn create(
     memory: &mut Memory,
     counters: &Counters,
     tables: &mut dyn Tree,
-    fixmap: Option<(Published, FixmapPlace)>,
+    fixmap: Option<(Strategy, FixmapPlace)>,
     pieces: &mut Pieces,
 ) -> Result<LeafStats, MapError> {
     plan(request, memory, pieces)?;
@@ -268,7 +268,7 @@ fn create(
         let stats = LeafStats::new(&request.geometry, pieces);
         let pages = tables
             .arena()
-            .map_or(0, |arena| linear::arena_pages(&stats, arena.available()));
+            .map_or(0, |arena| stats.tables.saturating_sub(arena.available()));
         if pages > 0 {
             let page_bytes = request.geometry.page_size().bytes();
             let bytes = pages * page_bytes;
@@ -316,7 +316,7 @@ fn create(
 /// A map built by one of the published strategies.
 struct Stepwise<'a, 'r, W> {
     request: &'a Request<'r>,
-    strategy: Published,
+    strategy: Strategy,
     slots: &'a mut W,
     pieces: &'a [Piece],
 }
@@ -326,8 +326,8 @@ impl<W: FixmapSlots> Dispatch for Stepwise<'_, '_, W> {
 
     fn run<P: Page>(self) -> Self::Output {
         let barriers = self.request.parameters.barriers;
-        let mut builder = FixmapBuilder::<P, _>::new(self.strategy, barriers, self.slots);
+        let (root, pieces) = (self.request.root, self.pieces);
         // SAFETY: the root is in TTBR1, and only the boot CPU changes its tables. The slots are new.
-        unsafe { builder.create(self.request.root, self.pieces) }
+        unsafe { fixmap::create::<P, _>(self.slots, root, pieces, self.strategy, barriers) }
     }
 }

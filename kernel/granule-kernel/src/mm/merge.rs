@@ -218,7 +218,7 @@ fn chunk_at(kernel: &Kernel, tree: &mut dyn Tree, start: u64) -> (u64, bool) {
         }
         Visit::EVERYTHING
     });
-    match (seen, level.is_last()) {
+    match (seen, level == Level::L3) {
         (Ok(_), true) => (size.entry_bytes(Level::L2), true),
         (Ok(_), false) => (size.entry_bytes(level), false),
         // The address is not in the upper VA range, so no table is there.
@@ -241,7 +241,7 @@ fn larger(
     let mut sizes: ArrayVec<LeafSize, 10> = kernel.geometry.leaf_sizes().collect();
     sizes.reverse();
     for leaf in sizes {
-        if leaf.level.is_last() || end & (leaf.bytes - 1) != 0 {
+        if leaf.level == Level::L3 || end & (leaf.bytes - 1) != 0 {
             continue;
         }
         let start = end.wrapping_sub(leaf.bytes);

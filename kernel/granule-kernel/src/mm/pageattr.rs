@@ -41,7 +41,7 @@ use super::error::LinearError;
 use super::kernel_tables::{self, Done, Flush, Kernel, TableState, Tree};
 use super::merge;
 use core::ops::ControlFlow;
-use granule::arch::{Kind, Permissions, PhysicalAddress, VirtualAddress};
+use granule::arch::{Attributes, Kind, Permissions, PhysicalAddress, VirtualAddress};
 use granule::table::{PermissionChange, TableError, Visit};
 
 const NO_CHANGE: PermissionChange = PermissionChange::NONE;
@@ -172,7 +172,7 @@ fn to_default(kernel: &Kernel, tree: &mut dyn Tree, start: VirtualAddress, bytes
             Visit::EVERYTHING
         })?;
     }
-    let needed = 2 * kernel.geometry.levels() as usize;
+    let needed = 2 * (4 - kernel.geometry.start_level().number()) as usize;
     if cut > 0 && !tree.reserve(needed) {
         return Err(TableError::OutOfTables { needed });
     }
@@ -240,8 +240,8 @@ fn first_refused(
 ) -> Result<Option<VirtualAddress>, TableError> {
     let first = tree.visit(start, bytes, |entry| {
         let leaf = matches!(entry.kind, Kind::Leaf | Kind::PresentInvalid);
-        let regime = kernel.geometry.regime();
-        if leaf && refused(&Permissions::decode(entry.descriptor, regime)) {
+        let permissions = Attributes::decode(entry.descriptor, &kernel.geometry).permissions;
+        if leaf && refused(&permissions) {
             return ControlFlow::Break(entry.start.max(start));
         }
         ControlFlow::Continue(Visit::Descend)

@@ -192,7 +192,7 @@ pub(crate) fn translations(
         random ^= random << 13;
         random ^= random >> 7;
         random ^= random << 17;
-        let mut offset = random % map.stats.bytes().max(1);
+        let mut offset = random % map.stats.bytes.max(1);
         for piece in &map.pieces {
             if offset < piece.bytes {
                 check_translation(placement, piece.output.0 + offset, looked)?;
@@ -351,7 +351,7 @@ pub(crate) fn walk(
             linear_tables += u64::from(in_linear);
         } else {
             looked.leaves += entry.count as u64;
-            let permissions = Permissions::decode(entry.descriptor, geometry.regime());
+            let permissions = Attributes::decode(entry.descriptor, &geometry).permissions;
             if permissions.writable_and_executable() {
                 return ControlFlow::Break(Fault::WritableExecutable {
                     address: entry.start,
@@ -367,9 +367,9 @@ pub(crate) fn walk(
         return Err(fault);
     }
     leaves.end_of_run(looked)?;
-    if leaves.bytes != map.stats.bytes() {
+    if leaves.bytes != map.stats.bytes {
         return Err(Fault::Coverage {
-            expected: map.stats.bytes(),
+            expected: map.stats.bytes,
             seen: leaves.bytes,
         });
     }
@@ -396,8 +396,8 @@ pub(crate) fn walk(
             });
         }
     }
-    if linear_tables != map.stats.tables() {
-        let expected = map.stats.tables();
+    if linear_tables != map.stats.tables {
+        let expected = map.stats.tables;
         return Err(Fault::TableCount {
             expected,
             seen: linear_tables,

@@ -91,7 +91,7 @@ pub(crate) fn split(
     }
     let pieces = map.pieces.as_slice();
     let stats = LeafStats::new(&request.geometry, pieces);
-    let added = stats.tables().saturating_sub(map.stats.tables());
+    let added = stats.tables.saturating_sub(map.stats.tables);
     let pages = added.saturating_sub(tables.arena().map_or(0, |arena| arena.available()));
     if pages > 0 {
         let page_bytes = request.geometry.page_size().bytes();

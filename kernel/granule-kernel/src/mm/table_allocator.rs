@@ -7,7 +7,7 @@ use super::table_pages::TablePages;
 #[cfg(feature = "test-image")]
 use granule::arch::PhysicalAddress;
 use granule::linear::Arena;
-use granule::table::{FreedTable, Reservation, TableEnvironment, TableRun};
+use granule::table::{FreedTable, Reservation, TableRun};
 
 /// A source of table pages.
 pub(crate) enum KernelTableAllocator<'a> {
@@ -25,7 +25,7 @@ pub(crate) enum KernelTableAllocator<'a> {
 }
 
 impl KernelTableAllocator<'_> {
-    /// See [`TableEnvironment::reserve`].
+    /// See [`TableEnvironment::reserve`](granule::table::TableEnvironment::reserve).
     #[inline(never)]
     pub(super) fn reserve(&mut self, tables: usize) -> Reservation {
         let has = match self {
@@ -43,7 +43,7 @@ impl KernelTableAllocator<'_> {
         }
     }
 
-    /// See [`TableEnvironment::allocate_run`].
+    /// See [`TableEnvironment::allocate_run`](granule::table::TableEnvironment::allocate_run).
     #[inline(never)]
     pub(super) fn allocate_run(&mut self, most: usize) -> Option<TableRun> {
         let first = match self {
@@ -61,7 +61,7 @@ impl KernelTableAllocator<'_> {
         first.map(|first| TableRun { first, count: 1 })
     }
 
-    /// See [`TableEnvironment::free`].
+    /// See [`TableEnvironment::free`](granule::table::TableEnvironment::free).
     #[inline(never)]
     pub(super) fn free(&mut self, table: FreedTable) {
         match self {

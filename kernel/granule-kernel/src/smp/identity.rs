@@ -81,7 +81,7 @@ pub(super) fn prepare(
     tables.visit_all(|found| {
         if found.kind == Kind::Leaf {
             leaves += 1;
-            let permissions = Permissions::decode(found.descriptor, lower.regime());
+            let permissions = Attributes::decode(found.descriptor, &lower).permissions;
             sound &= !permissions.writable_and_executable();
         }
         Visit::EVERYTHING

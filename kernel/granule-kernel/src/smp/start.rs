@@ -497,7 +497,7 @@ fn start_one(
     Ok(Facts {
         number,
         affinity: other.affinity,
-        features: CpuFeatures::new(seen.registers()),
+        features: seen.features(),
         entry_el: seen.entry_el,
         run_el: seen.run_el,
         translations: AtomicU64::new(0),

@@ -90,7 +90,7 @@ impl Chunks {
                 }
                 let alike = alike.clamp(1, rest.1);
                 rest = (
-                    rest.0.wrapping_add(alike * (CHUNK / frames())),
+                    PhysicalAddress(rest.0.0.wrapping_add(alike * (CHUNK / frames()))),
                     rest.1 - alike,
                 );
             }
@@ -212,7 +212,7 @@ impl Open {
         })??;
         let inside = offset % CHUNK;
         let bytes = (CHUNK - inside).min(end.checked_sub(offset)?);
-        Some((chunk.wrapping_add(inside), bytes))
+        Some((PhysicalAddress(chunk.0.wrapping_add(inside)), bytes))
     }
 }
 

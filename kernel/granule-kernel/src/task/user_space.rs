@@ -221,7 +221,7 @@ fn platform(inputs: &Inputs<'_>) -> Result<Platform, Refused> {
     let (upper, common, cpu) = (&inputs.geometry, &inputs.common, &inputs.boot_cpu);
     let bits = upper.va_bits().min(MOST_BITS);
     let own = upper
-        .with_va_range(cpu, VaRange::Lower, bits)
+        .with_va_range(cpu, VaRange::Lower, bits, upper.page_size())
         .map_err(Refused::Geometry)?;
     let dirty = common.hardware_dirty >= 2 && !common.errata.needs(Workaround::NoHardwareDirty);
     let settings = Settings {

@@ -10,9 +10,9 @@ use anyhow::{Context, Result};
 use core::marker::PhantomData;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{
-    Attributes, CpuFeatures, Geometry, IdRegisters, IntermediateAddress, Level, Page, PageSize,
-    Permissions, PhysicalAddress, Regime, Stage2Attributes, Stage2Geometry, Stage2Permissions,
-    VaRange, VirtualAddress,
+    Attributes, CpuFeatures, Geometry, IntermediateAddress, Level, Page, PageSize, Permissions,
+    PhysicalAddress, Regime, Stage2Attributes, Stage2Geometry, Stage2Permissions, VaRange,
+    VirtualAddress,
 };
 use granule::table::{
     EmptyTables, FreedTable, Holes, Leaves, Live, Maintenance, PageTables, PermissionChange,
@@ -42,7 +42,11 @@ unsafe impl<P: Page, S: Translation> TableEnvironment for Pages<P, S> {
 
     #[inline(always)]
     fn capabilities(&self) -> TlbCapabilities {
-        TlbCapabilities::BASIC.range(true).level_hint(true)
+        TlbCapabilities {
+            range: true,
+            level_hint: true,
+            ..TlbCapabilities::BASIC
+        }
     }
 
     #[inline(always)]
@@ -200,7 +204,10 @@ impl<P: Page, S: Translation> Granule<P, S> {
     /// With `live`, the tables are made live before anything is mapped.
     pub(super) fn new(live: bool, variant: Variant) -> Result<Self> {
         // 48 bits of physical address, all sizes of pages at both stages.
-        let cpu = CpuFeatures::new(IdRegisters::new().mmfr0(0x10_0005));
+        let cpu = CpuFeatures {
+            mmfr0: 0x10_0005,
+            ..CpuFeatures::NONE
+        };
         Ok(Self {
             geometry: S::geometry(&cpu, P::SIZE)?,
             live,

@@ -41,9 +41,10 @@ pub fn cells() -> Vec<Cell> {
             continue;
         };
         for line in &LINES {
-            let (Some(&published_ms), Ok(cost)) =
-                (line.ms.get(place), job.cost(line.strategy, line.barriers))
-            else {
+            let (Some(&published_ms), Ok(cost)) = (
+                line.ms.get(place),
+                job.cost(Some(line.strategy), line.barriers),
+            ) else {
                 continue;
             };
             cells.push(Cell {

@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use granule::arch::tlbi::{Invalidation, TlbCapabilities, TlbiScope};
 use granule::arch::{Descriptor, Dispatch, Geometry, Level, Page, PhysicalAddress, VirtualAddress};
 use granule::forward;
-use granule::linear::fixmap::{Entries, FixmapBuilder, FixmapSlots, Slot};
-use granule::linear::{self, Arena, Barriers, Published};
+use granule::linear::fixmap::{self, Entries, FixmapSlots, Slot};
+use granule::linear::{self, Arena, Barriers, Strategy};
 use granule::table::{
     Live, Maintenance, Offset, PageTables, Piece, Reservation, TableEnvironment, TableError,
     TablePages, Visibility, invalidate, publish,
@@ -161,7 +161,7 @@ pub(super) struct ByFixmap<'a> {
     pub(super) geometry: Geometry,
     pub(super) capabilities: TlbCapabilities,
     pub(super) pieces: &'a [Piece],
-    pub(super) strategy: Published,
+    pub(super) strategy: Strategy,
     pub(super) barriers: Barriers,
 }
 
@@ -179,9 +179,9 @@ impl Dispatch for ByFixmap<'_> {
             cost: Cost::default(),
             in_flight: false,
         };
-        let mut builder = FixmapBuilder::<P, _>::new(self.strategy, self.barriers, &mut slots);
+        let (pieces, strategy, barriers) = (self.pieces, self.strategy, self.barriers);
         // SAFETY: no CPU walks the tables, nothing else changes them, and the slots are new.
-        unsafe { builder.create(root, self.pieces)? };
+        unsafe { fixmap::create::<P, _>(&mut slots, root, pieces, strategy, barriers)? };
         Ok(slots.cost)
     }
 }

@@ -6,8 +6,8 @@
 use granule::arch::bbm::BbmLevel;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{
-    Attributes, CpuFeatures, Geometry, IdRegisters, PageSize, Permissions, PhysicalAddress, Regime,
-    VaRange, VirtualAddress,
+    Attributes, CpuFeatures, Geometry, PageSize, Permissions, PhysicalAddress, Regime, VaRange,
+    VirtualAddress,
 };
 use granule::linear::{Barriers, LeafStats, Placement, Strategy};
 use granule::table::{Leaves, Piece};
@@ -82,7 +82,8 @@ impl Job {
         let geometry = geometry(page_size, va_bits)?;
         let end = RAM_START.saturating_add(memory & !(page_size.bytes() - 1));
         let placement = place(&geometry, RAM_START, end);
-        let reaches = placement.reaches().1.0.min(1 << geometry.pa_bits());
+        let reaches = placement.origin.0.saturating_add(placement.span);
+        let reaches = reaches.min(1 << geometry.pa_bits());
         if end > reaches {
             return Err(format!(
                 "--memory {}: with {page_size} pages and {va_bits} bits of virtual address the linear \
@@ -104,7 +105,10 @@ impl Job {
         let ranges = cuts.windows(2).map(|pair| (pair[0], pair[1] - pair[0]));
         Ok(Self::of(
             geometry,
-            TlbCapabilities::BASIC.range(tlbi_range),
+            TlbCapabilities {
+                range: tlbi_range,
+                ..TlbCapabilities::BASIC
+            },
             ranges,
             placement.distance(),
             leaves(rodata, bbm),
@@ -147,17 +151,17 @@ impl Job {
         LeafStats::new(&self.geometry, &self.pieces)
     }
 
-    /// The counts of making it, without instructions.
+    /// The counts of making it by a published strategy, or by `direct`, without instructions.
     ///
     /// # Errors
     ///
     /// One line if the library's code refuses the map.
-    pub fn cost(&self, strategy: Strategy, barriers: Barriers) -> Result<Cost, String> {
-        let cost = match strategy.published() {
-            None => periodic::direct(self),
-            Some(published) => periodic::published(self, published, barriers),
-        };
-        cost.map_err(|error| format!("`{strategy}`: {error}"))
+    pub fn cost(&self, strategy: Option<Strategy>, barriers: Barriers) -> Result<Cost, String> {
+        match strategy {
+            None => periodic::direct(self).map_err(|error| format!("`direct`: {error}")),
+            Some(published) => periodic::published(self, published, barriers)
+                .map_err(|error| format!("`{published}`: {error}")),
+        }
     }
 }
 
@@ -166,7 +170,7 @@ impl Job {
 #[must_use]
 pub const fn leaves(rodata: Rodata, bbm: BbmLevel) -> Leaves {
     match rodata {
-        Rodata::On | Rodata::Full if bbm.number() < BbmLevel::Level2.number() => Leaves::PAGES,
+        Rodata::On | Rodata::Full if (bbm as u32) < BbmLevel::Level2 as u32 => Leaves::PAGES,
         _ => Leaves::LARGEST,
     }
 }
@@ -179,7 +183,11 @@ fn geometry(page_size: PageSize, va_bits: u32) -> Result<Geometry, String> {
     } else {
         (1 << 20 | 5, 0)
     };
-    let cpu = CpuFeatures::new(IdRegisters::new().mmfr0(mmfr0).mmfr2(mmfr2));
+    let cpu = CpuFeatures {
+        mmfr0,
+        mmfr2,
+        ..CpuFeatures::NONE
+    };
     Geometry::new(&cpu, page_size, va_bits, VaRange::Upper, Regime::El1And0)
         .map_err(|error| format!("--va-bits {va_bits}: {error}"))
 }
@@ -198,6 +206,7 @@ fn place(geometry: &Geometry, start: u64, end: u64) -> Placement {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::request::LinearMap;
 
     #[test]
     fn how_long_the_image_is_changes_no_count() {
@@ -208,13 +217,13 @@ mod tests {
             (PageSize::K64, 48),
         ] {
             for bbm in [BbmLevel::Level0, BbmLevel::Level2] {
-                for strategy in Strategy::ALL {
+                for way in LinearMap::ALL {
                     let counts = |image_bytes| {
                         let shape = (page_size, va_bits);
                         let job =
                             Job::with_image(image_bytes, 4 << 30, shape, Rodata::Full, bbm, false)
                                 .unwrap();
-                        let cost = job.cost(strategy, strategy.barriers()).unwrap();
+                        let cost = job.cost(way.strategy(), way.barriers().value()).unwrap();
                         let leaves: Vec<_> = job.stats().leaves().collect();
                         (cost.counts, leaves)
                     };
@@ -223,7 +232,7 @@ mod tests {
                         assert_eq!(
                             counts(image_bytes),
                             usual,
-                            "{image_bytes:#x} bytes, {page_size} {va_bits} {bbm:?} {strategy}"
+                            "{image_bytes:#x} bytes, {page_size} {va_bits} {bbm:?} {way:?}"
                         );
                     }
                 }

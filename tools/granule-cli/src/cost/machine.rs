@@ -101,7 +101,7 @@ impl CostModel {
         let mut counts = Vec::new();
         let mut times = Vec::new();
         for line in &lines {
-            counts.push(paid(&job.cost(line.strategy, line.barriers).ok()?));
+            counts.push(paid(&job.cost(Some(line.strategy), line.barriers).ok()?));
             times.push(f64::from(*line.ms.get(column)?) * 1e6);
         }
         let fit = |times: &[f64]| {
@@ -290,7 +290,7 @@ mod tests {
             let fitted = LINES.iter().filter(|line| line.fitted);
             let rows: Vec<_> = fitted
                 .map(|line| {
-                    let cost = job.cost(line.strategy, line.barriers).unwrap();
+                    let cost = job.cost(Some(line.strategy), line.barriers).unwrap();
                     let predicted = machine.predict(&cost);
                     // Maps like the published ones have one exact time.
                     assert_eq!(predicted.low_ms, predicted.high_ms);
@@ -311,11 +311,11 @@ mod tests {
     fn only_what_is_not_zeroed_has_a_range() {
         let machine = CostModel::named("altra").unwrap();
         let job = published_job(&COLUMNS[1]).unwrap();
-        for strategy in granule::linear::Strategy::ALL {
-            let cost = job.cost(strategy, strategy.barriers()).unwrap();
+        for way in crate::request::LinearMap::ALL {
+            let cost = job.cost(way.strategy(), way.barriers().value()).unwrap();
             let predicted = machine.predict(&cost);
-            let direct = strategy == granule::linear::Strategy::Direct;
-            assert_eq!(predicted.high_ms > predicted.low_ms, direct, "{strategy}");
+            let direct = way.strategy().is_none();
+            assert_eq!(predicted.high_ms > predicted.low_ms, direct, "{way:?}");
         }
     }
 

@@ -6,7 +6,7 @@
 
 use granule::arch::{Geometry, Level, PhysicalAddress, VirtualAddress};
 use granule::linear::fixmap::Slot;
-use granule::linear::{self, Barriers, Published};
+use granule::linear::{Barriers, Strategy};
 use granule::table::{Piece, TableError};
 
 use super::counting::{ByFixmap, Direct};
@@ -20,7 +20,7 @@ use super::{Cost, Job};
 pub(super) fn direct(job: &Job) -> Result<Cost, TableError> {
     let geometry = job.geometry;
     // The tables' own memory is mapped first, in rounds whose number depends on its size: it stays as it is.
-    let arena = linear::arena_pages(&job.stats(), job.pool_pages);
+    let arena = job.stats().tables.saturating_sub(job.pool_pages);
     let run = |pieces: &[Piece]| {
         geometry.page_size().dispatch(Direct {
             geometry,
@@ -68,7 +68,7 @@ fn shortened(job: &Job, period: u64, least: u64) -> Option<(Vec<Piece>, Vec<Piec
     let last = job
         .pieces
         .last()
-        .filter(|piece| piece.leaves.top.is_last())?;
+        .filter(|piece| piece.leaves.top == Level::L3)?;
     let times = last.bytes.checked_sub(least)? / period;
     let with = |bytes| {
         let mut pieces = job.pieces.clone();
@@ -87,7 +87,7 @@ fn shortened(job: &Job, period: u64, least: u64) -> Option<(Vec<Piece>, Vec<Piec
 /// The error of the library's code.
 pub(super) fn published(
     job: &Job,
-    strategy: Published,
+    strategy: Strategy,
     barriers: Barriers,
 ) -> Result<Cost, TableError> {
     let geometry = job.geometry;
@@ -138,10 +138,9 @@ mod tests {
     use super::*;
     use granule::arch::PageSize;
     use granule::arch::bbm::BbmLevel;
-    use granule::linear::Strategy;
     use std::time::Duration;
 
-    use crate::request::Rodata;
+    use crate::request::{LinearMap, Rodata};
 
     const MIB: u64 = 1 << 20;
     const GIB: u64 = 1 << 30;
@@ -175,10 +174,10 @@ mod tests {
                     capabilities,
                     pieces: &job.pieces,
                     pool: job.pool_pages,
-                    arena: linear::arena_pages(&job.stats(), job.pool_pages),
+                    arena: job.stats().tables.saturating_sub(job.pool_pages),
                 });
                 assert_eq!(direct(&job), whole, "{size} {memory:#x} {va_bits}");
-                for strategy in Strategy::ALL.into_iter().filter_map(Strategy::published) {
+                for strategy in Strategy::ALL {
                     for barriers in Barriers::ALL {
                         let whole = size.dispatch(ByFixmap {
                             geometry,
@@ -207,9 +206,9 @@ mod tests {
             for rodata in [Rodata::Full, Rodata::Noalias, Rodata::Off] {
                 let begun = cpu_time();
                 let job = job(64 << 40, size, 52, rodata).unwrap();
-                for strategy in Strategy::ALL {
-                    let cost = job.cost(strategy, Barriers::Table).unwrap();
-                    assert_eq!(cost.counts.tables, job.stats().tables(), "{size}");
+                for way in LinearMap::ALL {
+                    let cost = job.cost(way.strategy(), Barriers::Table).unwrap();
+                    assert_eq!(cost.counts.tables, job.stats().tables, "{size}");
                 }
                 // Seconds on no host; work that grows with the RAM would take minutes.
                 assert!(

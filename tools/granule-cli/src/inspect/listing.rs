@@ -3,6 +3,7 @@
 use std::io;
 use std::ops::ControlFlow;
 
+use granule::arch::Level;
 use granule_inspect::attributes::Decoded;
 use granule_inspect::ranges::{Merger, Range};
 use granule_inspect::source::Memory;
@@ -20,7 +21,7 @@ impl DumpArgs {
             return true;
         }
         let columns = Decoded::new(tree, range.attributes).columns();
-        let kind = if range.level.is_last() {
+        let kind = if range.level == Level::L3 {
             "page"
         } else {
             "block"

@@ -127,7 +127,7 @@ impl Planned {
             va_bits: plan.va_bits,
             rodata: plan.rodata.word(),
             bbm_level: plan.bbm,
-            mapped_bytes: stats.bytes(),
+            mapped_bytes: stats.bytes,
             leaves: leaves.collect(),
             tables,
             table_bytes,

@@ -85,13 +85,13 @@ impl Plan {
             .iter()
             .map(|&strategy| {
                 let barriers = match self.barriers {
-                    Some(barriers) if strategy != LinearMap::Direct => barriers.value(),
-                    _ => strategy.strategy().barriers(),
+                    Some(barriers) if strategy != LinearMap::Direct => barriers,
+                    _ => strategy.barriers(),
                 };
-                let cost = job.cost(strategy.strategy(), barriers)?;
+                let cost = job.cost(strategy.strategy(), barriers.value())?;
                 Ok(Taken {
                     strategy,
-                    barriers: barriers.name(),
+                    barriers: barriers.word(),
                     cost,
                     predicted: self.machine.as_ref().map(|machine| machine.predict(&cost)),
                 })
@@ -107,7 +107,7 @@ impl Plan {
 
 impl Planned {
     fn tables(&self) -> (u64, u64) {
-        let tables = self.job.stats().tables();
+        let tables = self.job.stats().tables;
         (tables, tables * self.plan.page_size.bytes())
     }
 

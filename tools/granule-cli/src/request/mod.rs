@@ -5,16 +5,17 @@
 
 mod firmware;
 mod kexec;
+mod linear_map;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use granule::linear::{self, Strategy};
 
 pub use self::firmware::Firmware;
 pub use self::kexec::Kexec;
+pub use self::linear_map::{Barriers, LinearMap};
 use crate::sizes::show_size;
 use crate::trace_area::TraceArea;
 
@@ -43,33 +44,6 @@ pub enum Rodata {
     On,
     /// The same as `on`.
     Full,
-}
-
-/// The strategies for making the linear map: the published ones, each a step on the one
-/// before it, and `direct`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum LinearMap {
-    /// Each table through a fixmap slot, for each contiguous span of its entries.
-    Base,
-    /// Each table through a slot once to be zeroed and once to be filled.
-    NoContRemap,
-    /// Barriers once a table instead of once an entry.
-    BatchBarriers,
-    /// Each table through a slot once.
-    NoAllocRemap,
-    /// Slots are emptied sixteen at a time.
-    LazyUnmap,
-    /// Tables from memory that is mapped already.
-    Direct,
-}
-
-/// The place of the barriers for page entries in the published strategies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Barriers {
-    /// With each entry.
-    Entry,
-    /// With each table.
-    Table,
 }
 
 impl PageSize {
@@ -109,54 +83,6 @@ impl Rodata {
             Self::On => "on",
             Self::Full => "full",
         }
-    }
-}
-
-impl LinearMap {
-    /// All strategies, the published ones in the order of their steps.
-    pub const ALL: [Self; 6] = [
-        Self::Base,
-        Self::NoContRemap,
-        Self::BatchBarriers,
-        Self::NoAllocRemap,
-        Self::LazyUnmap,
-        Self::Direct,
-    ];
-
-    /// The library's value.
-    #[must_use]
-    pub fn strategy(self) -> Strategy {
-        match self {
-            Self::Base => Strategy::Base,
-            Self::NoContRemap => Strategy::NoContRemap,
-            Self::BatchBarriers => Strategy::BatchBarriers,
-            Self::NoAllocRemap => Strategy::NoAllocRemap,
-            Self::LazyUnmap => Strategy::LazyUnmap,
-            Self::Direct => Strategy::Direct,
-        }
-    }
-
-    /// The word on the command line.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        self.strategy().name()
-    }
-}
-
-impl Barriers {
-    /// The library's value.
-    #[must_use]
-    pub fn value(self) -> linear::Barriers {
-        match self {
-            Self::Entry => linear::Barriers::Entry,
-            Self::Table => linear::Barriers::Table,
-        }
-    }
-
-    /// The word on the command line.
-    #[must_use]
-    pub fn word(self) -> &'static str {
-        self.value().name()
     }
 }
 

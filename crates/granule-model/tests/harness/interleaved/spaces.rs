@@ -14,8 +14,8 @@ use crate::environment::{Gate, tcr, turn_on};
 use granule::arch::bbm::BbmLevel;
 use granule::arch::registers::Ttbr;
 use granule::arch::{
-    CpuFeatures, Descriptor, Geometry, IdRegisters, Page4K, PageSize, PhysicalAddress,
-    Regime as LibraryRegime, VaRange, VirtualAddress,
+    CpuFeatures, Descriptor, Geometry, Page4K, PageSize, PhysicalAddress, Regime as LibraryRegime,
+    VaRange, VirtualAddress,
 };
 use granule::space::{Access as Wish, LargeLeaves, Rights, Settings, Space, SpaceError, VmaNode};
 use granule_model::{Access, AccessKind, Barrier, Event, Model, Outcome, Regime, System};
@@ -242,13 +242,13 @@ fn nodes() -> &'static mut [VmaNode<'static>] {
 
 /// Three CPUs in one program, whose group lacks one page.
 fn start(fault: Fault) -> Program {
-    let features = CpuFeatures::new(
-        IdRegisters::new()
-            .midr(0x410f_d034)
-            .mmfr0(5 | 0b10 << 4 | 1 << 20)
-            // HAFDBS.
-            .mmfr1(2),
-    );
+    let features = CpuFeatures {
+        midr: 0x410f_d034,
+        mmfr0: 5 | 0b10 << 4 | 1 << 20,
+        // HAFDBS.
+        mmfr1: 2,
+        ..CpuFeatures::NONE
+    };
     let regime = LibraryRegime::El1And0;
     let geometry = match Geometry::new(&features, PageSize::K4, 39, VaRange::Lower, regime) {
         Ok(geometry) => geometry,

@@ -5,7 +5,7 @@
 use super::machine::{Environment, Machine, PAGE, Shared};
 use crate::environment::turn_on;
 use granule::arch::{
-    Attributes, CpuFeatures, Geometry, IdRegisters, Page4K, PageSize, Permissions, PhysicalAddress,
+    Attributes, CpuFeatures, Geometry, Page4K, PageSize, Permissions, PhysicalAddress,
     Regime as LibraryRegime, VaRange, VirtualAddress,
 };
 use granule::table::{Leaves, PageTables};
@@ -62,14 +62,13 @@ fn geometry(features: &CpuFeatures) -> Geometry {
 }
 
 fn features() -> CpuFeatures {
-    CpuFeatures::new(
-        IdRegisters::new()
-            .midr(0x410f_d034)
-            .mmfr0(5 | 0b10 << 4 | 1 << 20)
-            .mmfr1(0)
-            .mmfr2(0)
-            .isar0(0),
-    )
+    CpuFeatures {
+        midr: 0x410f_d034,
+        mmfr0: 5 | 0b10 << 4 | 1 << 20,
+        mmfr1: 0,
+        mmfr2: 0,
+        isar0: 0,
+    }
 }
 
 /// The machine with its MMUs on, and its tables.

@@ -286,7 +286,7 @@ impl<P: Page> Leaving<P> {
             }
             let entry = table + 8 * P::SIZE.index(SOURCES, level) as u64;
             let entry = granule::arch::Descriptor(world.model.descriptor(entry));
-            if level.is_last() || !entry.is_table(level) {
+            if entry.kind(&geometry, level) != granule::arch::Kind::Table {
                 break;
             }
             table = geometry.address_of(entry, level).0;
@@ -385,7 +385,7 @@ fn run_a_program<P: Page>(kernel: &Bench<P>) -> u64 {
     let cpu = kernel.shape.features();
     let lower = kernel
         .geometry
-        .with_va_range(&cpu, VaRange::Lower, kernel.shape.va_bits);
+        .with_va_range(&cpu, VaRange::Lower, kernel.shape.va_bits, P::SIZE);
     let Ok(lower) = lower else {
         panic!("{lower:?}");
     };
@@ -396,7 +396,10 @@ fn run_a_program<P: Page>(kernel: &Bench<P>) -> u64 {
         Ok(tables) => tables,
         Err(why) => panic!("{why}"),
     };
-    let attributes = Attributes::normal(Permissions::READ_WRITE).global(false);
+    let attributes = Attributes {
+        global: false,
+        ..Attributes::normal(Permissions::READ_WRITE)
+    };
     let output = PhysicalAddress(0x7000_0000);
     let mapped = tables.map(
         VirtualAddress(CODE),

@@ -114,7 +114,7 @@ fn direct<P: Page>(shape: Shape, leaves: Leaves, pool: u64) -> u64 {
     let Some(arena) = unsafe { tables.environment_mut() }.arena() else {
         panic!("the bench has no arena");
     };
-    let more = linear::arena_pages(&stats, arena.available());
+    let more = stats.tables.saturating_sub(arena.available());
     if more > 0 {
         // In the middle of a piece.
         let first = RAM + 5 * page;
@@ -130,7 +130,7 @@ fn direct<P: Page>(shape: Shape, leaves: Leaves, pool: u64) -> u64 {
         unsafe { tables.environment_mut() }
             .arena()
             .map(|arena| arena.available()),
-        Some(pool.saturating_sub(stats.tables() + 1))
+        Some(pool.saturating_sub(stats.tables + 1))
     );
     check(&world, &shape, &geometry, &pieces, 3);
     more

@@ -6,7 +6,7 @@ use super::pieces;
 use crate::shape::Shape;
 use granule::arch::{Page, Page4K, Page16K, Page64K};
 use granule::linear;
-use granule::linear::fixmap::{FixmapBuilder, Slot};
+use granule::linear::fixmap::{self, Slot};
 use granule::linear::{Barriers, LeafStats, Strategy};
 use granule::table::{Leaves, PageTables, TableError, Visit};
 use granule_model::Event;
@@ -29,7 +29,7 @@ where
 fn exhausted<P: Page>(shape: Shape, leaves: Leaves) -> u64 {
     let geometry = shape.geometry::<P>();
     let pieces = pieces(&geometry, leaves);
-    let needed = LeafStats::new(&geometry, &pieces).tables();
+    let needed = LeafStats::new(&geometry, &pieces).tables;
     let mut refused = 0;
     for had in 0..needed {
         let (world, mut tables) = with_arena::<P>(&shape, had + 1);
@@ -46,15 +46,16 @@ fn exhausted<P: Page>(shape: Shape, leaves: Leaves) -> u64 {
         assert_eq!(world.borrow().model.violations(), [], "{what}");
         refused += 1;
     }
-    for strategy in Strategy::ALL.into_iter().filter_map(Strategy::published) {
+    for strategy in Strategy::ALL {
         let (bench, mut fixmap) = with_fixmap::<P>(shape);
         let root = bench.tables.root_table();
         let before = entries(&bench.tables);
         for had in 0.. {
             fixmap.pages.borrow_mut().left = had;
-            let mut builder = FixmapBuilder::<P, _>::new(strategy, Barriers::Table, &mut fixmap);
+            let barriers = Barriers::Table;
             // SAFETY: the bench's own tree, which nothing else changes; no slot stays open.
-            let result = unsafe { builder.create(root, &pieces) };
+            let result =
+                unsafe { fixmap::create::<P, _>(&mut fixmap, root, &pieces, strategy, barriers) };
             let what = format!("{strategy:?}: {had} pages, {shape:?}");
             assert_eq!(fixmap.open, [None; Slot::COUNT], "{what}");
             bench.settle();

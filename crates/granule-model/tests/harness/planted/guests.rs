@@ -39,8 +39,8 @@ const fn at(offset: u64) -> IntermediateAddress {
 
 impl Guest {
     fn plug(&mut self, offset: u64, bytes: u64, leaves: Leaves) {
-        let attributes =
-            Stage2Attributes::normal(Stage2Permissions::ALL.dirty_modifier(self.shape.hardware));
+        let mut attributes = Stage2Attributes::normal(Stage2Permissions::ALL);
+        attributes.permissions.dirty_modifier = self.shape.hardware;
         // With a fault planted the library may find tables that are not its own work.
         let output = PhysicalAddress(OUTPUT + offset);
         let _ = self
@@ -331,9 +331,9 @@ fn by_load_and_store(kind: Event) -> Vec<Event> {
         } => {
             let BitChange { set, .. } = change;
             // The entry of the first page: clean, with the modifier.
-            let clean = Stage2Attributes::normal(
-                Stage2Permissions::ALL.writable(false).dirty_modifier(true),
-            );
+            let mut clean = Stage2Attributes::normal(Stage2Permissions::ALL);
+            clean.permissions.writable = false;
+            clean.permissions.dirty_modifier = true;
             let geometry = Stage2::geometry::<Page4K>(&HARDWARE);
             let descriptor = clean.encode(&geometry) | OUTPUT | 0b11 | set;
             vec![Event::Store {

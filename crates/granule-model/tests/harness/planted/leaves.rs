@@ -91,7 +91,10 @@ impl Plain for Stage1 {
     const OTHER: MemoryType = MemoryType::NormalNonCacheable;
 
     fn plain() -> Attributes {
-        Attributes::normal(Permissions::READ_WRITE).global(true)
+        Attributes {
+            global: true,
+            ..Attributes::normal(Permissions::READ_WRITE)
+        }
     }
 }
 

@@ -34,8 +34,10 @@ impl Kernel {
     }
 
     pub(super) fn lay(&mut self, offset: u64, bytes: u64, output: u64, leaves: Leaves) {
-        let attributes =
-            Attributes::normal(Permissions::READ_WRITE).global(self.shape.asid.is_none());
+        let attributes = Attributes {
+            global: self.shape.asid.is_none(),
+            ..Attributes::normal(Permissions::READ_WRITE)
+        };
         let at = self.at(offset);
         // With a fault planted the library may find tables that are not its own work.
         let _ = self

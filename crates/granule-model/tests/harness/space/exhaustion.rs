@@ -17,7 +17,10 @@ fn until_done<P: Page, T>(
     for most in 0..40 {
         for (tables, frames) in [(most, 0), (0, most), (most, most)] {
             let before = (machine.frames.owned(), machine.all.len());
-            machine.tables.borrow_mut().left = tables;
+            let mut pages = machine.tables.borrow_mut();
+            // At every other try the trees themselves hold the pages.
+            (pages.left, pages.reserves) = (tables, !pages.reserves);
+            drop(pages);
             machine.frames.left = frames;
             let done = operation(machine);
             machine.tables.borrow_mut().left = u64::MAX;

@@ -72,6 +72,10 @@ pub(super) fn step<P: Page>(
         machine.tables.borrow_mut().left = machine.random.below(4);
     }
     machine.frames.runs = !machine.random.once_in(3);
+    let mut pages = machine.tables.borrow_mut();
+    // For every other step the trees themselves hold the pages.
+    pages.reserves = !pages.reserves;
+    drop(pages);
     let mut refused = 0;
     match machine.random.below(20) {
         0..=3 => {

@@ -8,14 +8,13 @@ use super::geometry::Stage2Geometry;
 use crate::arch::attributes::Shareability;
 use crate::arch::descriptor::Descriptor;
 use crate::arch::geometry::{Geometry, OutputFormat};
-use crate::setters::setters;
 
 /// The part of stage 2 in the memory type of a guest's page.
 ///
 /// Without FEAT_S2FWB the CPU takes the stronger of both stages' types: a guest can make its page
 /// less cacheable than stage 2 says, never more. With FEAT_S2FWB, which a [`Stage2Geometry`] uses
 /// if the CPU has it, stage 2 can decide alone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Stage2Memory {
     /// Normal memory, write-back. With FEAT_S2FWB the guest cannot make it non-cacheable, so the
@@ -36,9 +35,8 @@ pub enum Stage2Memory {
 
 impl Stage2Memory {
     /// The value of MemAttr, descriptor bits 5:2. `forced` says whether HCR_EL2.FWB is set.
-    #[must_use]
     #[inline]
-    pub const fn encode(self, forced: bool) -> u8 {
+    pub(crate) const fn encode(self, forced: bool) -> u8 {
         match self {
             Self::Normal if forced => 0b0110,
             Self::AsStage1 if forced => 0b0111,
@@ -52,9 +50,8 @@ impl Stage2Memory {
     }
 
     /// The type that `bits` of MemAttr encode: the inverse of [`encode`](Self::encode).
-    #[must_use]
     #[inline]
-    pub const fn decode(bits: u8, forced: bool) -> Self {
+    const fn decode(bits: u8, forced: bool) -> Self {
         // Under FEAT_S2FWB bit 3 of MemAttr is RES0.
         match (bits & if forced { 0b0111 } else { 0b1111 }, forced) {
             (0b0110, true) | (0b1111, false) => Self::Normal,
@@ -71,7 +68,7 @@ impl Stage2Memory {
 ///
 /// Without FEAT_XNX a descriptor has one bit for both privileges. [`Any`](Self::Any) then allows
 /// execution, and every other value forbids it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "all values of a two-bit field")]
 pub enum Execute {
     /// EL1 and EL0.
@@ -86,9 +83,8 @@ pub enum Execute {
 
 impl Execute {
     /// The descriptor bits. `by_privilege` says whether the CPU has FEAT_XNX.
-    #[must_use]
     #[inline]
-    pub const fn encode(self, by_privilege: bool) -> u64 {
+    pub(crate) const fn encode(self, by_privilege: bool) -> u64 {
         let bits = match (self, by_privilege) {
             (Self::Any, _) => 0b00,
             (Self::User, true) => 0b01,
@@ -99,9 +95,8 @@ impl Execute {
     }
 
     /// The privileges that a descriptor allows to execute.
-    #[must_use]
     #[inline]
-    pub const fn decode(descriptor: Descriptor, by_privilege: bool) -> Self {
+    const fn decode(descriptor: Descriptor, by_privilege: bool) -> Self {
         match (descriptor.0 >> 53 & 0b11, by_privilege) {
             (0b00, _) | (0b01, false) => Self::Any,
             (0b01, true) => Self::User,
@@ -113,8 +108,7 @@ impl Execute {
 
 /// The accesses that stage 2 allows, and software's bits. The guest's own tables may allow less.
 /// All of these may change in place on a live mapping, followed by TLBIs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stage2Permissions {
     /// Whether loads are allowed (S2AP\[0\]).
     pub readable: bool,
@@ -157,12 +151,9 @@ impl Stage2Permissions {
         | Descriptor::STAGE2_XN
         | Descriptor::SOFTWARE;
 
-    setters! { readable: bool, writable: bool, execute: Execute, dirty_modifier: bool, software: u8 }
-
     /// These permissions as descriptor bits. `by_privilege` says whether the CPU has FEAT_XNX.
-    #[must_use]
     #[inline]
-    pub const fn encode(self, by_privilege: bool) -> u64 {
+    const fn encode(self, by_privilege: bool) -> u64 {
         let mut bits = self.execute.encode(by_privilege) | ((self.software & 0b1111) as u64) << 55;
         if self.readable {
             bits |= Descriptor::S2AP_READ;
@@ -177,9 +168,8 @@ impl Stage2Permissions {
     }
 
     /// The permissions of a leaf descriptor of stage 2.
-    #[must_use]
     #[inline]
-    pub const fn decode(descriptor: Descriptor, by_privilege: bool) -> Self {
+    const fn decode(descriptor: Descriptor, by_privilege: bool) -> Self {
         let bits = descriptor.0;
         Self {
             readable: bits & Descriptor::S2AP_READ != 0,
@@ -192,8 +182,7 @@ impl Stage2Permissions {
 }
 
 /// Everything in a leaf of stage 2 besides its address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stage2Attributes {
     /// The kind of memory.
     pub memory: Stage2Memory,
@@ -232,13 +221,6 @@ impl Stage2Attributes {
             permissions: Stage2Permissions::READ_WRITE,
             accessed: true,
         }
-    }
-
-    setters! {
-        memory: Stage2Memory,
-        shareability: Shareability,
-        permissions: Stage2Permissions,
-        accessed: bool,
     }
 
     /// These attributes as bits of a leaf descriptor of `geometry`, without the address, the

@@ -154,48 +154,6 @@ impl Stage2Geometry {
         &self.0
     }
 
-    /// The page size.
-    #[must_use]
-    #[inline]
-    pub const fn page_size(&self) -> PageSize {
-        self.0.page_size()
-    }
-
-    /// The bits of intermediate physical address.
-    #[must_use]
-    #[inline]
-    pub const fn ipa_bits(&self) -> u32 {
-        self.0.va_bits()
-    }
-
-    /// The number of concatenated root tables, 1 to 16. They follow each other in memory.
-    #[must_use]
-    #[inline]
-    pub const fn root_tables(&self) -> usize {
-        self.0.root_tables()
-    }
-
-    /// The bytes of all root tables together, to which the first of them must be aligned.
-    #[must_use]
-    #[inline]
-    pub const fn root_bytes(&self) -> u64 {
-        self.0.root_tables() as u64 * self.0.page_size().bytes()
-    }
-
-    /// Whether descriptors have the memory types of FEAT_S2FWB.
-    #[must_use]
-    #[inline]
-    pub const fn forced_write_back(&self) -> bool {
-        self.0.forced_write_back()
-    }
-
-    /// Whether descriptors have the execute permissions of FEAT_XNX.
-    #[must_use]
-    #[inline]
-    pub const fn execute_by_privilege(&self) -> bool {
-        self.0.execute_by_privilege()
-    }
-
     /// The bits that HCR_EL2 must have while a guest uses tables of this geometry. Without
     /// HCR_EL2.FWB, descriptors made for FEAT_S2FWB have other memory types.
     #[must_use]

@@ -137,13 +137,6 @@ impl Stage2Geometry {
             cpu.stage2_execute_by_privilege(),
         )))
     }
-
-    /// The first root table that a value of VTTBR_EL2 names, with tables of this shape.
-    #[must_use]
-    #[inline]
-    pub const fn root_in(&self, vttbr: u64) -> PhysicalAddress {
-        self.shape().root_in(vttbr)
-    }
 }
 
 /// VTTBR_EL2. Safe code gets a value only from a live tree.
@@ -174,7 +167,7 @@ impl Vttbr {
     ///
     /// # Safety
     ///
-    /// `root` is the first root table of `geometry`, aligned to [`Stage2Geometry::root_bytes`], and
+    /// `root` is the first root table of `geometry`, aligned to the bytes of all root tables together, and
     /// whoever changes its tables issues the barriers and TLBIs for the CPUs that use this register.
     #[must_use]
     pub const unsafe fn from_root(

@@ -37,7 +37,7 @@
 
 mod slots;
 
-use super::{Barriers, LeafStats, Published, Strategy};
+use super::{Barriers, LeafStats, Strategy};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, Geometry, Kind, PageSize, PhysicalAddress, VirtualAddress};
 use crate::table::Piece;
@@ -46,9 +46,46 @@ use crate::table::{Maintenance, Reservation, TableError, publish};
 use core::marker::PhantomData;
 pub use slots::{Entries, FixmapSlots, Slot};
 
-/// Builds a linear map through fixmap slots.
-#[derive(Debug)]
-pub struct FixmapBuilder<'e, P, E> {
+/// Makes the linear map of `pieces`, which ascend, below `root` through the slots of
+/// `environment`, which also allocates the tables. Returns the map's leaf statistics. The part of
+/// the root that the map uses must be empty.
+///
+/// # Errors
+///
+/// [`TableError::WrongPageSize`], [`WrongTablePages`](TableError::WrongTablePages),
+/// [`TablesTooHigh`](TableError::TablesTooHigh) and [`OutOfTables`](TableError::OutOfTables)
+/// before anything is changed. [`OutsideSpace`](TableError::OutsideSpace) for a piece outside the
+/// half and [`AlreadyMapped`](TableError::AlreadyMapped) for an entry in use; in both cases the
+/// earlier pieces are mapped.
+///
+/// # Safety
+///
+/// `root` is the root of live tables of the slots' geometry, which nothing else changes meanwhile.
+/// No slot is open.
+pub unsafe fn create<P, E>(
+    environment: &mut E,
+    root: PhysicalAddress,
+    pieces: &[Piece],
+    strategy: Strategy,
+    barriers: Barriers,
+) -> Result<LeafStats, TableError>
+where
+    P: Page,
+    E: FixmapSlots,
+{
+    let builder = FixmapBuilder::<P, E> {
+        geometry: *environment.geometry(),
+        strategy,
+        barriers,
+        environment,
+        series: 0,
+        page: PhantomData,
+    };
+    builder.create(root, pieces)
+}
+
+/// Builds a linear map through fixmap slots. [`create`]'s caller vouched for the root and the slots.
+struct FixmapBuilder<'e, P, E> {
     geometry: Geometry,
     strategy: Strategy,
     barriers: Barriers,
@@ -64,44 +101,13 @@ enum Stop {
     Occupied { offset: u64 },
 }
 
-impl<'e, P, E> FixmapBuilder<'e, P, E>
+impl<P, E> FixmapBuilder<'_, P, E>
 where
     P: Page,
     E: FixmapSlots,
 {
-    /// A builder for live tables of the slots' geometry.
-    pub fn new(strategy: Published, barriers: Barriers, environment: &'e mut E) -> Self {
-        Self {
-            geometry: *environment.geometry(),
-            strategy: strategy.strategy(),
-            barriers,
-            environment,
-            series: 0,
-            page: PhantomData,
-        }
-    }
-
-    /// Makes the linear map of `pieces`, which ascend, below `root`, and returns its leaf
-    /// statistics. The part of the root that the map uses must be empty.
-    ///
-    /// # Errors
-    ///
-    /// [`TableError::WrongPageSize`], [`WrongTablePages`](TableError::WrongTablePages),
-    /// [`TablesTooHigh`](TableError::TablesTooHigh) and [`OutOfTables`](TableError::OutOfTables)
-    /// before anything is changed.
-    /// [`OutsideSpace`](TableError::OutsideSpace) for a piece outside the half and
-    /// [`AlreadyMapped`](TableError::AlreadyMapped) for an entry in use; in both cases the earlier
-    /// pieces are mapped.
-    ///
-    /// # Safety
-    ///
-    /// `root` is the root of live tables of the builder's geometry, which nothing else changes
-    /// meanwhile. No slot is open.
-    pub unsafe fn create(
-        &mut self,
-        root: PhysicalAddress,
-        pieces: &[Piece],
-    ) -> Result<LeafStats, TableError> {
+    /// See the function [`create`].
+    fn create(mut self, root: PhysicalAddress, pieces: &[Piece]) -> Result<LeafStats, TableError> {
         if self.geometry.page_size() != P::SIZE {
             return Err(TableError::WrongPageSize {
                 geometry: self.geometry.page_size(),
@@ -110,7 +116,7 @@ where
         }
         self.check_table_pages()?;
         let stats = LeafStats::new(&self.geometry, pieces);
-        let needed = stats.tables() as usize;
+        let needed = stats.tables as usize;
         let exhausted = TableError::OutOfTables { needed };
         if self.environment.reserve(needed) != Reservation::Granted {
             return Err(exhausted);

@@ -8,7 +8,7 @@ use crate::arch::{Descriptor, Geometry, PhysicalAddress, VirtualAddress};
 use crate::table::{Maintenance, Reservation, TablePages, publish};
 
 /// A page of address space through which a table is accessed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Slot {
     /// The slot for tables of this level.

@@ -6,7 +6,7 @@
 
 use crate::arch::cpu;
 use crate::handover::mailbox::{Command, ENTERED, FITS, PARKED, Report};
-use granule::arch::{CpuFeatures, IdRegisters};
+use granule::arch::CpuFeatures;
 use granule::hw;
 use granule_kcore::cpus::compare::{Mismatch, Reason, compare};
 
@@ -17,14 +17,13 @@ extern "C" fn mmu_off_secondary(command: &Command, entry_el: u64, run_el: u64) {
     #[cfg(feature = "test-image")]
     fail_as_asked(command);
     let report = command.report as *mut Report;
-    let registers = command.disguise.apply(
-        IdRegisters::new()
-            .midr(cpu::midr_el1())
-            .mmfr0(cpu::id_aa64mmfr0_el1())
-            .mmfr1(cpu::id_aa64mmfr1_el1())
-            .mmfr2(cpu::id_aa64mmfr2_el1())
-            .isar0(cpu::id_aa64isar0_el1()),
-    );
+    let registers = command.disguise.apply(CpuFeatures {
+        midr: cpu::midr_el1(),
+        mmfr0: cpu::id_aa64mmfr0_el1(),
+        mmfr1: cpu::id_aa64mmfr1_el1(),
+        mmfr2: cpu::id_aa64mmfr2_el1(),
+        isar0: cpu::id_aa64isar0_el1(),
+    });
     let mut contents = Report {
         state: ENTERED,
         reason: 0,
@@ -42,7 +41,7 @@ extern "C" fn mmu_off_secondary(command: &Command, entry_el: u64, run_el: u64) {
     };
     write_report(report, &contents, ENTERED);
     let fits = match &command.needs {
-        Some(needs) => compare(needs, &CpuFeatures::new(registers), run_el as u32),
+        Some(needs) => compare(needs, &registers, run_el as u32),
         None => Err(Mismatch {
             reason: Reason::Exception,
             needs: 0,

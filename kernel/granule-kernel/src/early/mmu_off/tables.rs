@@ -62,7 +62,7 @@ pub(super) fn build(
     let needed = 64 - image_end.leading_zeros();
     let least = cpu.least_va_bits(page_size);
     let bits = if needed < least { least } else { needed };
-    let Ok(lower) = upper.with_va_range(&cpu, VaRange::Lower, bits) else {
+    let Ok(lower) = upper.with_va_range(&cpu, VaRange::Lower, bits, page_size) else {
         park::park(
             Reason::Tables,
             b"the image lies beyond the CPU's virtual addresses",

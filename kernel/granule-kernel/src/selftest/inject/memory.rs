@@ -12,7 +12,7 @@ use crate::mm::environment::BareEnvironment;
 use crate::mm::hook::TableHook;
 use crate::mm::kernel_tables::Kernel;
 use granule::arch::Level;
-use granule::arch::{Descriptor, PhysicalAddress, VirtualAddress};
+use granule::arch::{Descriptor, Kind, PhysicalAddress, VirtualAddress};
 use granule::table::{BitChange, TableEnvironment, Visibility};
 use granule_kcore::conflict_injection::{links, meant, ungroups};
 
@@ -167,7 +167,7 @@ fn find(
                 path,
             });
         }
-        if level.is_last() {
+        if level == Level::L3 {
             return None;
         }
         level = level.next();
@@ -193,7 +193,7 @@ fn walk(
         let index = size.index(offset, at);
         // SAFETY: the root, or a table that a table points to.
         let descriptor = unsafe { memory.load(table, index) };
-        if !descriptor.is_table(at) {
+        if descriptor.kind(geometry, at) != Kind::Table {
             return None;
         }
         *steps.next()? = entry(table, index);

@@ -104,7 +104,7 @@ pub(crate) fn prepare() -> Result<(), TableError> {
     kernel_tables::look(|_, _, tree| {
         tree.map(slot, shown, page, attributes, Leaves::PAGES)?;
         tree.visit(slot, page, |entry| {
-            if entry.level.is_last() {
+            if entry.level == Level::L3 {
                 SLOT_TABLE.store(entry.table.0, RELAXED);
                 SLOT_INDEX.store(entry.index as u64, RELAXED);
             }

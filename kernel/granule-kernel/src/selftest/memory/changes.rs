@@ -195,8 +195,9 @@ fn refusals(block: &Block) {
     };
     let text = alias(kernel.image.start);
     let tables = alias(kernel.root.0);
-    let (first, last) = kernel.placement.reaches();
-    let top = VirtualAddress(alias(last.0 & !(kernel.page() - 1)).0);
+    let first = kernel.placement.origin;
+    let last = first.0.saturating_add(kernel.placement.span);
+    let top = VirtualAddress(alias(last & !(kernel.page() - 1)).0);
     // Nothing is mapped below the first bank, if there is an address below.
     let below = alias(first.0);
     for call in calls {

@@ -28,10 +28,9 @@ impl Form {
     /// The barriers in effect.
     #[must_use]
     pub fn barriers(self) -> &'static str {
-        match self.barriers {
-            Some(barriers) => barriers.word(),
-            None => self.strategy.strategy().barriers().name(),
-        }
+        self.barriers
+            .unwrap_or_else(|| self.strategy.barriers())
+            .word()
     }
 }
 

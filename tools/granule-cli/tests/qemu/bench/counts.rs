@@ -10,13 +10,13 @@ use crate::bench::rows::{GIB, bench, figure, job, rows};
 fn counted_as_expected(row: &Row) {
     let barriers = match row.cell.form.barriers {
         Some(barriers) => barriers.value(),
-        None => row.cell.form.strategy.strategy().barriers(),
+        None => row.cell.form.strategy.barriers().value(),
     };
     let job = job(row);
     let strategy = row.cell.form.strategy.strategy();
     let counts = job.cost(strategy, barriers).unwrap().counts;
     for (name, expected) in [
-        ("tables", job.stats().tables()),
+        ("tables", job.stats().tables),
         ("tables", counts.tables),
         ("tlbi", counts.tlbi),
         ("dsb", counts.dsb),

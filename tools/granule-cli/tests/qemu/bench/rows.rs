@@ -2,6 +2,7 @@
 
 use std::sync::atomic::AtomicBool;
 
+use granule::arch::OutputFormat;
 use granule::arch::bbm::BbmLevel;
 use granule_cli::bench::args::{ImageArgs, RunArgs};
 use granule_cli::bench::linear_map::{Bench, Row};
@@ -79,7 +80,7 @@ pub(crate) fn job(row: &Row) -> Job {
     .unwrap();
     let geometry = &assumed.geometry;
     assert_eq!(object["pa_bits"], geometry.pa_bits());
-    assert_eq!(object["lpa2"], geometry.lpa2());
+    assert_eq!(object["lpa2"], geometry.format() == OutputFormat::Lpa2);
     let hexadecimal = |text: &str| u64::from_str_radix(text, 16).unwrap();
     let ranges = map["pieces"].as_str().unwrap().split(',').map(|piece| {
         let (first, bytes) = piece.split_once('+').unwrap();

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use granule::arch::registers::Tcr;
-use granule::arch::{CpuFeatures, Descriptor, Geometry, IdRegisters, PhysicalAddress};
+use granule::arch::{CpuFeatures, Descriptor, Geometry, PhysicalAddress};
 use granule::table::{TableView, Visit};
 use granule_cli::boot::clock::{ProcessClock, TICK};
 use granule_inspect::source::qmp::Qmp;
@@ -149,7 +149,7 @@ fn entries(opened: &Opened) -> Vec<(u64, u64, u64)> {
     };
     let read = |table: PhysicalAddress, index: usize| {
         let mut word = [0; 8];
-        let place = table.checked_add(8 * index as u64)?;
+        let place = PhysicalAddress(table.0.checked_add(8 * index as u64)?);
         opened.memory.read(place, &mut word).ok()?;
         Some(Descriptor(u64::from_le_bytes(word)))
     };
@@ -280,7 +280,7 @@ fn ways_agree(bootargs: &str, page_bytes: u64) {
 
 /// TCR_EL1 for the upper half of that shape.
 fn tcr(shape: &Geometry) -> u64 {
-    let features = CpuFeatures::new(IdRegisters::new());
+    let features = CpuFeatures::NONE;
     Tcr::new(&features, None, Some(shape)).0
 }
 

@@ -1,10 +1,22 @@
 //! The changes that need break-before-make: rule RWHZWS's table with a column for each BBM level.
 
-use granule::arch::bbm::{BbmLevel, Change, classify};
-use granule::arch::{Geometry, Level, PageSize, VaRange};
+extern crate std;
+
+use super::*;
+use crate::arch::{CpuFeatures, PageSize, Stage2Geometry, VaRange};
 use granule_testing::cases::config;
-use granule_testing::shape::{LARGE, PLAIN};
 use proptest::prelude::*;
+
+/// 4K and 16K pages with 48 bits of physical address.
+const PLAIN: CpuFeatures = CpuFeatures {
+    mmfr0: 1 << 20 | 5,
+    ..CpuFeatures::NONE
+};
+/// Both with FEAT_LPA2, and 52 bits.
+const LARGE: CpuFeatures = CpuFeatures {
+    mmfr0: 1 << 28 | 2 << 20 | 6,
+    ..CpuFeatures::NONE
+};
 
 const LEVELS: [BbmLevel; 4] = [
     BbmLevel::Level0,
@@ -22,12 +34,15 @@ const NO_CONFLICT: Change = Change::StoreResized {
     conflict_possible: false,
 };
 
+fn upper(cpu: &CpuFeatures, size: PageSize, va_bits: u32) -> Geometry {
+    Geometry::new(cpu, size, va_bits, VaRange::Upper, Regime::El1And0).unwrap()
+}
+
 fn plain() -> Geometry {
-    PLAIN.geometry(PageSize::K4, 48, VaRange::Upper)
+    upper(&PLAIN, PageSize::K4, 48)
 }
 
 fn classify_word(geometry: &Geometry, level: Level, old: u64, new: u64, bbm: BbmLevel) -> Change {
-    use granule::arch::Descriptor;
     classify(geometry, level, Descriptor(old), Descriptor(new), bbm)
 }
 
@@ -238,7 +253,7 @@ fn a_change_of_output_is_never_judged_more_laxly() {
 
 #[test]
 fn bits_nine_and_eight_are_address_with_ds() {
-    let geometry = LARGE.geometry(PageSize::K16, 52, VaRange::Upper);
+    let geometry = upper(&LARGE, PageSize::K16, 52);
     for bbm in LEVELS {
         let found = classify_word(&geometry, Level::L3, PAGE, PAGE ^ 1 << 8, bbm);
         assert_eq!(found, BREAK);
@@ -256,6 +271,51 @@ fn numbers() {
     }
     assert_eq!(BbmLevel::from_number(4), BbmLevel::Level3);
     assert_eq!(BbmLevel::from_number(15), BbmLevel::Level3);
+}
+
+#[test]
+fn changes_of_a_live_leaf_of_stage_2() {
+    let guest = Stage2Geometry::new(&PLAIN, PageSize::K4, 40).unwrap();
+    let shape = *guest.shape();
+    /// RAM: MemAttr 1111, S2AP 11, SH 11, AF.
+    const PAGE: u64 = 0x4000_0000 | 0b1111 << 2 | 0b11 << 6 | 0b11 << 8 | 1 << 10 | 0b11;
+    for (what, new, expected) in [
+        ("read-only", PAGE & !(1 << 7), IN_PLACE),
+        ("no access", PAGE & !(0b11 << 6), IN_PLACE),
+        ("XN", PAGE | 0b10 << 53, IN_PLACE),
+        ("XN by privilege", PAGE | 0b01 << 53, IN_PLACE),
+        ("DBM", PAGE | 1 << 51, IN_PLACE),
+        ("software", PAGE | 0b1111 << 55, IN_PLACE),
+        ("AF cleared", PAGE & !(1 << 10), IN_PLACE),
+        ("MemAttr", PAGE & !(1 << 2), BREAK),
+        ("the bit that is AP[1]'s neighbour", PAGE & !(1 << 5), BREAK),
+        ("SH", PAGE & !(1 << 8), BREAK),
+        // At stage 1 this is nG, which may be set in place; here it is FnXS.
+        ("FnXS", PAGE | 1 << 11, BREAK),
+        // At stage 1 this is GP, a permission.
+        ("bit 50", PAGE | 1 << 50, BREAK),
+        ("output address", PAGE + 0x1000, BREAK),
+        ("invalid", 0, IN_PLACE),
+    ] {
+        let (old, new) = (Descriptor(PAGE), Descriptor(new));
+        for level in 0..4 {
+            let level = BbmLevel::from_number(level);
+            let found = classify(&shape, Level::L3, old, new, level);
+            assert_eq!(found, expected, "{what}");
+        }
+    }
+    let (block, table) = (Descriptor(PAGE & !0b10), Descriptor(0x5000_0003));
+    for (level, expected) in [
+        (BbmLevel::Level1, BREAK),
+        (
+            BbmLevel::Level2,
+            Change::StoreResized {
+                conflict_possible: true,
+            },
+        ),
+    ] {
+        assert_eq!(classify(&shape, Level::L2, block, table, level), expected);
+    }
 }
 
 /// Ranks a change by its cost, least first.
