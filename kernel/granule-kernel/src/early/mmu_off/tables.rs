@@ -163,7 +163,8 @@ impl Build<'_> {
         let mut low = PageTables::<P, _>::new(self.lower, environment)?;
         let code = (load + image::idmap_text().start) & !(page - 1);
         let executable = Attributes::normal(Permissions::READ_EXECUTE);
-        low.map(
+        map(
+            &mut low,
             VirtualAddress(code),
             PhysicalAddress(code),
             page,
@@ -183,7 +184,8 @@ impl Build<'_> {
                 _ => Leaves::LARGEST,
             };
             let start = segment.range.start;
-            high.map(
+            map(
+                &mut high,
                 VirtualAddress(self.kimage_vaddr.wrapping_add(start)),
                 PhysicalAddress(load + start),
                 segment.range.end.wrapping_sub(start),
@@ -196,7 +198,8 @@ impl Build<'_> {
         let dtb_end = (self.entry.dtb + self.tree.bytes + page - 1) & !(page - 1);
         let read_only = Attributes::normal(Permissions::READ);
         let window = VirtualAddress(layout::dtb_vaddr(dtb));
-        high.map(
+        map(
+            &mut high,
             window,
             PhysicalAddress(dtb),
             dtb_end - dtb,
@@ -210,7 +213,8 @@ impl Build<'_> {
             Some(uart) => (uart.base & !(page - 1), Attributes::device()),
         };
         let slot = VirtualAddress(layout::in_slot(layout::UART_VADDR, first));
-        high.map(
+        map(
+            &mut high,
             slot,
             PhysicalAddress(first),
             page,
@@ -218,7 +222,8 @@ impl Build<'_> {
             Leaves::PAGES,
         )?;
         if self.trace.is_wanted() {
-            high.map(
+            map(
+                &mut high,
                 VirtualAddress(layout::trace_vaddr(self.trace.start)),
                 PhysicalAddress(self.trace.start),
                 self.trace.bytes,
@@ -251,6 +256,19 @@ impl Build<'_> {
             pool_next: pool_next.0,
         })
     }
+}
+
+/// See [`PageTables::map`]. Not in line, because the image has the tables of three page sizes.
+#[inline(never)]
+fn map<P: Page, E: TableEnvironment>(
+    tables: &mut PageTables<P, E>,
+    start: VirtualAddress,
+    output: PhysicalAddress,
+    bytes: u64,
+    attributes: Attributes,
+    leaves: Leaves,
+) -> Result<(), TableError> {
+    tables.map(start, output, bytes, attributes, leaves)
 }
 
 /// Tables of the arena with the MMU off: the address is the pointer. Plain stores for every visibility, since no
