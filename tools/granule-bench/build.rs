@@ -68,7 +68,8 @@ fn unrelated(amount: u32) -> String {
              use granule::table::{{Holes, Leaves, PermissionChange}};\n\
              let (start, all) = (VirtualAddress(at), Attributes::normal(Permissions::READ_WRITE));\n\
              tree.map(start, PhysicalAddress(at), bytes, all, Leaves::LARGEST).is_ok()\n\
-             && tree.protect(start, bytes, PermissionChange::NONE.writable(false), Holes::Skip).is_ok()\n\
+             && tree.protect(start, bytes, PermissionChange {{ writable: Some(false), \
+             ..PermissionChange::NONE }}, Holes::Skip).is_ok()\n\
              && tree.unmap(start, bytes).is_ok() }}\n\
              #[used] static {}: fn(&mut {tree}, u64, u64) -> bool = {name};",
             size.to_uppercase()

@@ -199,7 +199,10 @@ impl Dispatch for Compare {
             .map(start, output, 40 * page, attributes, Leaves::PAGES)
             .unwrap();
         compare("map");
-        let change = PermissionChange::NONE.writable(false);
+        let change = PermissionChange {
+            writable: Some(false),
+            ..PermissionChange::NONE
+        };
         let middle = VirtualAddress(start.0 + 3 * page);
         tables
             .protect(middle, 5 * page, change, Holes::Refuse)
@@ -404,7 +407,10 @@ fn some_work(kept: &Kept) -> Vec<Noted> {
     tables
         .map(start, output, bytes, attributes, Leaves::PAGES)
         .unwrap();
-    let change = PermissionChange::NONE.writable(false);
+    let change = PermissionChange {
+        writable: Some(false),
+        ..PermissionChange::NONE
+    };
     tables.protect(start, bytes, change, Holes::Refuse).unwrap();
     tables.unmap(start, bytes).unwrap();
     (&kept).assume_visible(start, bytes);

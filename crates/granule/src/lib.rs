@@ -29,7 +29,8 @@
 //!
 //! Three crates build on this one for what a kernel needs besides page tables: `granule-boot`
 //! (the choice of a page size, the device tree before the MMU is on, early memory), `granule-kexec`
-//! (starting another kernel) and `granule-trace` (counts and traces of what tables do to memory and TLBs, by its feature `recorder`).
+//! (starting another kernel) and `granule-trace` (by its feature `recorder` counts and traces of what tables do
+//! to memory and TLBs).
 //!
 //! # An example
 //!
@@ -66,6 +67,7 @@
 //!
 //! - `linear` (default): the module [`linear`].
 //! - `space` (default): the module [`space`].
+//! - `published`: the linear map as others have published it, to measure against.
 //!
 //! [`arch`], [`table`] and `hw` are always there. The crate has no dependencies. The manifest states
 //! the minimum Rust version.
@@ -83,7 +85,6 @@ pub mod guide;
 pub mod hw;
 #[cfg(feature = "linear")]
 pub mod linear;
-mod setters;
 #[cfg(feature = "space")]
 pub mod space;
 #[cfg_attr(

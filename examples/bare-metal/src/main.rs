@@ -9,9 +9,13 @@
 
 use board::{Counted, Counters, Identity, RAM, UART, finish, println, reported};
 use core::arch::global_asm;
-use granule::arch::{bbm::*, bbm_policy::*, errata::Errata, *};
+use granule::arch::bbm_policy::{SystemLimits, decide};
+use granule::arch::{
+    Attributes, Geometry, PageSize, Permissions, PhysicalAddress, Regime, Translation, VaRange,
+    VirtualAddress,
+};
 use granule::hw;
-use granule::table::*;
+use granule::table::{AnyPageTables, Holes, Leaves, PermissionChange};
 
 const RAM_END: u64 = 0x8000_0000;
 /// The upper half of RAM, in which mappings change.
@@ -48,109 +52,87 @@ unsafe extern "C" {
     fn probe_write(address: u64) -> u64;
 }
 
-/// The page size after `page=` on the command line if the CPU has it, else the CPU's smallest.
-fn choose(cpu: &CpuFeatures) -> Option<PageSize> {
-    let word = board::word(b"page=");
-    let asked = PageSize::ALL.into_iter().find(|size| word.starts_with(size.name().as_bytes()));
-    let has = |size: &PageSize| cpu.page_size(*size) != Support::No;
-    asked.filter(has).or(PageSize::ALL.into_iter().find(has))
-}
-
-/// A range that is mapped to its own address.
-fn piece(start: u64, end: u64, permissions: Permissions, leaves: Leaves) -> Piece {
-    let (output, bytes) = (PhysicalAddress(start), end - start);
-    let (start, attributes) = (VirtualAddress(start), Attributes::normal(permissions));
-    Piece { start, output, bytes, attributes, leaves }
-}
-
-/// Prints the status of the fault that an access had, if it had one.
-fn probed(what: &str, esr: u64) {
-    match FaultStatus::of_esr(esr) {
-        None => println!("{what}: no fault"),
-        Some(status) => println!("{what}: fault status {:#04x}", status.0),
+/// Prints the status of the fault that an access had, if it had one: the low bits of its syndrome.
+fn probe(what: &str, access: unsafe extern "C" fn(u64) -> u64, at: u64) {
+    // SAFETY: the access is to the upper half of RAM, which nothing uses, and a fault returns its syndrome.
+    match unsafe { access(at) } {
+        0 => println!("{what}: no fault"),
+        syndrome => println!("{what}: fault status {:#04x}", syndrome & 0x3f),
     }
 }
 
-/// The boot CPU, and the addresses where text, constants, data and pool of the image begin, and its end.
-struct Kernel(CpuFeatures, [u64; 5]);
+/// Runs with the addresses where text, constants, data and pool of the image begin, and its end.
+fn run([text, rodata, data, pool, end]: [u64; 5]) -> Option<()> {
+    // The page size after `page=` on the command line if the CPU has it, else the CPU's smallest.
+    let (cpu, word) = (hw::cpu_features(), board::word(b"page="));
+    let asked = PageSize::ALL.into_iter().filter(|size| word.starts_with(size.name().as_bytes()));
+    let shape = |size| Geometry::new(&cpu, size, 39, VaRange::Lower, Regime::El1And0).ok();
+    let geometry = asked.chain(PageSize::ALL).find_map(shape)?;
+    let size = geometry.page_size();
 
-impl Dispatch for Kernel {
-    type Output = Option<()>;
+    // SAFETY: nothing else uses the pool. RAM is mapped to its own address, with the MMU on as with it off.
+    let identity = unsafe { Identity::new(&cpu, size, pool, end) };
+    let counters = Counters::new();
+    let environment = Counted::new(identity, &counters);
+    let count = |what: &str| println!("{what}: {:?}", counters.get());
 
-    /// From here on the page size is a type.
-    fn run<P: Page>(self) -> Option<()> {
-        let Self(cpu, [text, rodata, data, pool, end]) = self;
-        let geometry = reported(Geometry::new(&cpu, P::SIZE, 39, VaRange::Lower, Regime::El1And0))?;
-        // SAFETY: nothing else uses the pool. RAM is mapped to its own address, with the MMU on as with it off.
-        let identity = unsafe { Identity::new(&cpu, P::SIZE, pool, end) };
-        let counters = Counters::new();
-        let environment = Counted::new(identity, &counters);
-        let count = |what: &str| println!("{what}: {:?}", counters.get());
+    // What the CPU allows decides whether memory whose permissions change may be mapped in blocks.
+    let policy = decide([(0, cpu)], &SystemLimits::HANDLES_CONFLICTS);
+    let large = Leaves::LARGEST;
+    let changing = if policy.splits_blocks() { large } else { Leaves::PAGES };
+    println!("{size} pages, {policy}");
 
-        // What the CPU allows decides whether memory whose permissions change may be mapped in blocks.
-        let (limit, forced) = (BbmLevel::Level3, Errata::NONE);
-        let policy = decide([(0, cpu)], &SystemLimits { limit, handles_conflicts: true, forced });
-        let large = Leaves::LARGEST;
-        let changing = if policy.splits_blocks() { large } else { Leaves::PAGES };
-        println!("{} pages, {policy}", P::SIZE);
+    // No CPU walks these tables yet.
+    let mut tables = reported(AnyPageTables::new(geometry, environment))?;
+    let mut map = |start, end, attributes, leaves| {
+        let (from, to) = (VirtualAddress(start), PhysicalAddress(start));
+        reported(tables.map(from, to, end - start, attributes, leaves))
+    };
+    map(UART, UART + 0x1_0000, Attributes::device(), large)?;
+    map(RAM, text, Attributes::normal(Permissions::READ), large)?;
+    map(text, rodata, Attributes::normal(Permissions::READ_EXECUTE), large)?;
+    map(rodata, data, Attributes::normal(Permissions::READ), large)?;
+    map(data, TEST, Attributes::normal(Permissions::READ_WRITE), large)?;
+    map(TEST, RAM_END, Attributes::normal(Permissions::READ_WRITE), changing)?;
 
-        // No CPU walks these tables yet.
-        let mut tables = reported(PageTables::<P, _>::new(geometry, environment))?;
-        reported(tables.map(
-            VirtualAddress(UART),
-            PhysicalAddress(UART),
-            0x1_0000,
-            Attributes::device(),
-            large,
-        ))?;
-        reported(tables.map_pieces(&[
-            piece(RAM, text, Permissions::READ, large),
-            piece(text, rodata, Permissions::READ_EXECUTE, large),
-            piece(rodata, data, Permissions::READ, large),
-            piece(data, TEST, Permissions::READ_WRITE, large),
-            piece(TEST, RAM_END, Permissions::READ_WRITE, changing),
-        ]))?;
-        // SAFETY: this is the only CPU. The vectors resolve TLB conflict aborts without data and stack, and
-        // their code is in a piece of its own.
-        unsafe { tables.set_bbm(policy.level) };
-
-        // SAFETY: this CPU alone walks the tables, with the registers below.
-        let mut live = unsafe { tables.make_live() };
-        let translation = reported(Translation::new(&cpu, Some((&geometry, live.ttbr(0))), None))?;
-        // SAFETY: the MMU was off until here, so no line of the data is dirty.
-        unsafe { hw::cache::invalidate(data..end) };
-        // SAFETY: the tables map code, data and stack to their own addresses.
-        unsafe { hw::enable(&translation) };
-        count("MMU on");
-        // SAFETY: only the upper half of RAM changes and is probed from here on, and nothing uses it.
-        let tables = unsafe { live.changes() };
-        // SAFETY: as above.
-        let (read, write) = (|at| unsafe { probe_read(at) }, |at| unsafe { probe_write(at) });
-        let (test, bytes, page) = (VirtualAddress(TEST), RAM_END - TEST, P::SIZE.bytes());
-        probed("write", write(TEST));
-        let read_only = PermissionChange::NONE.writable(false);
-        reported(tables.protect(test, bytes, read_only, Holes::Refuse))?;
-        count("read-only");
-        probed("write", write(TEST));
-
-        // A page in the middle of a leaf: the leaf is split, if the CPU allows that while it is live.
-        let middle = TEST + bytes / 2 + page;
-        let writable = PermissionChange::NONE.writable(true);
-        reported(tables.protect(VirtualAddress(middle), page, writable, Holes::Refuse))?;
-        count("split");
-        probed("write", write(middle));
-        probed("write beside", write(middle - 8));
-        reported(tables.unmap(VirtualAddress(middle), page))?;
-        count("unmapped");
-        probed("read", read(middle));
-        probed("read beside", read(middle - 8));
-        Some(())
+    // SAFETY: this is the only CPU, and walks the tables with the registers below. The vectors resolve TLB conflict
+    // aborts without data and stack, and their code is in a mapping of its own.
+    let mut live = unsafe {
+        tables.set_bbm(policy.level);
+        tables.make_live()
+    };
+    let translation = reported(Translation::new(&cpu, Some((&geometry, live.ttbr(0))), None))?;
+    // SAFETY: the MMU was off until here, so no line of the data is dirty. The tables map code, data and stack to
+    // their own addresses.
+    unsafe {
+        hw::cache::invalidate(data..end);
+        hw::enable(&translation);
     }
+    count("MMU on");
+    // SAFETY: only the upper half of RAM changes from here on, and nothing uses it.
+    let tables = unsafe { live.changes() };
+    let (test, bytes, page) = (VirtualAddress(TEST), RAM_END - TEST, size.bytes());
+    probe("write", probe_write, TEST);
+    let read_only = PermissionChange { writable: Some(false), ..PermissionChange::NONE };
+    reported(tables.protect(test, bytes, read_only, Holes::Refuse))?;
+    count("read-only");
+    probe("write", probe_write, TEST);
+
+    // A page in the middle of a leaf: the leaf is split, if the CPU allows that while it is live.
+    let middle = TEST + bytes / 2 + page;
+    let writable = PermissionChange { writable: Some(true), ..PermissionChange::NONE };
+    reported(tables.protect(VirtualAddress(middle), page, writable, Holes::Refuse))?;
+    count("split");
+    probe("write", probe_write, middle);
+    probe("write beside", probe_write, middle - 8);
+    reported(tables.unmap(VirtualAddress(middle), page))?;
+    count("unmapped");
+    probe("read", probe_read, middle);
+    probe("read beside", probe_read, middle - 8);
+    Some(())
 }
 
 #[unsafe(no_mangle)]
 extern "C" fn kernel(text: u64, rodata: u64, data: u64, pool: u64, end: u64) -> ! {
-    let (cpu, image) = (hw::cpu_features(), [text, rodata, data, pool, end]);
-    let done = choose(&cpu).and_then(|size| size.dispatch(Kernel(cpu, image)));
-    finish(done)
+    finish(run([text, rodata, data, pool, end]))
 }

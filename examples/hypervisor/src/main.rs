@@ -127,7 +127,8 @@ impl Dispatch for Hypervisor {
                 reported(tables.map(address, PhysicalAddress(data + ROOM), page, attributes, Leaves::PAGES))?;
             } else {
                 println!("call {}: {}", esr & 0xffff, state[0]);
-                let read_only = Stage2PermissionChange::NONE.writable(false);
+                let read_only =
+                    Stage2PermissionChange { writable: Some(false), ..Stage2PermissionChange::NONE };
                 match esr & 0xffff {
                     1 => continue,
                     2 => reported(tables.protect(MORE, page, read_only, Holes::Refuse))?,

@@ -1,4 +1,4 @@
-//! What the programs share: an entry point, which calls a function with values that the compiler does not know, and
+//! The common parts of the programs: an entry point, which calls a function with values that the compiler does not know, and
 //! the environment of their tables.
 
 #![no_std]

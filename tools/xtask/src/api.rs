@@ -1,5 +1,6 @@
 //! `cargo xtask api`: writes the library's public interface to `crates/granule/api.txt`, one item a
-//! line. The step `api` compares, so that no change of the interface goes unnoticed.
+//! line, and what the feature `published` adds to `api-published.txt` beside it. The step `api`
+//! compares, so that no change of the interface goes unnoticed.
 //!
 //! rustdoc writes the interface as JSON. The pinned toolchain does so only with `RUSTC_BOOTSTRAP`,
 //! as if it were a nightly, and the pinned package `public-api` reads this format.
@@ -14,43 +15,56 @@ use crate::packages::LIBRARY;
 use xtask::files;
 use xtask::workspace::{KERNEL_TARGET, cargo, package_dir, run, target_dir};
 
-fn file() -> PathBuf {
-    package_dir(LIBRARY).join("api.txt")
+/// The files, each with its lines: the interface with the default features, and what more there is with
+/// all.
+fn lists() -> Result<[(PathBuf, String); 2]> {
+    let (usual, all) = (list(&[])?, list(&["--all-features"])?);
+    let known: BTreeSet<_> = usual.lines().collect();
+    let more = all.lines().filter(|line| !known.contains(line));
+    let more = more.map(|line| format!("{line}\n")).collect();
+    let folder = package_dir(LIBRARY);
+    Ok([
+        (folder.join("api.txt"), usual),
+        (folder.join("api-published.txt"), more),
+    ])
 }
 
-/// Rewrites the file.
+/// Rewrites the files.
 pub(crate) fn write() -> Result<()> {
-    let file = file();
-    files::write(&file, list()?)?;
-    println!("{}", file.display());
+    for (file, lines) in lists()? {
+        files::write(&file, lines)?;
+        println!("{}", file.display());
+    }
     Ok(())
 }
 
-/// Compares the file with the sources.
+/// Compares the files with the sources.
 pub(crate) fn check() -> Result<()> {
-    let file = file();
-    let listed = files::text(&file)?;
-    let there = list()?;
-    let twice = twice(&there);
+    let lists = lists()?;
+    let all: String = lists.iter().map(|(_, lines)| lines.as_str()).collect();
+    let twice = twice(&all);
     ensure!(
         twice.is_empty(),
         "each type has one public path and a name of its own, these have more: {}",
         twice.join(", ")
     );
-    let differences = differences(&listed, &there);
-    ensure!(
-        differences.is_empty(),
-        "the public interface differs from {}; if that is meant, run `cargo xtask api`:\n{differences}",
-        file.display()
-    );
-    println!("{} lines", there.lines().count());
+    for (file, there) in lists {
+        let differences = differences(&files::text(&file)?, &there);
+        ensure!(
+            differences.is_empty(),
+            "the public interface differs from {}; if that is meant, run `cargo xtask api`:\n{differences}",
+            file.display()
+        );
+        println!("{}: {} lines", file.display(), there.lines().count());
+    }
     Ok(())
 }
 
-/// The public items with all features, for arm64, where `hw` is.
-fn list() -> Result<String> {
+/// The public items with these features besides the default ones, for arm64, where `hw` is.
+fn list(features: &[&str]) -> Result<String> {
     let folder = target_dir().join("api");
-    let mut command = cargo(&["rustdoc", "--quiet", "-p", LIBRARY, "--all-features"]);
+    let mut command = cargo(&["rustdoc", "--quiet", "-p", LIBRARY]);
+    command.args(features);
     command.args(["--target", KERNEL_TARGET, "--"]);
     command.args([
         "-Zunstable-options",

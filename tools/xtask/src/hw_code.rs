@@ -258,11 +258,11 @@ mod tests {
             found[0].ends_with("a trace would report [dsb ish]"),
             "{found:#?}"
         );
-        // TLBI RVAE3IS, in `issue` alone, left out.
+        // TLBI RVAE3IS, in `issue_any` alone, left out.
         let found = replace(0xd50e_823f, NOP);
         assert_eq!(found.len(), 1, "{found:#?}");
         assert!(
-            found[0].contains("issue of crates/granule/src/hw/tlb.rs is [rvae3is] nowhere"),
+            found[0].contains("issue_any of crates/granule/src/hw/tlb.rs is [rvae3is] nowhere"),
             "{found:#?}"
         );
         // ISB, alone and within others.

@@ -179,7 +179,8 @@ fn change<S: Staged>(random: &mut Random) -> AttributeChange<S::Memory> {
     let mut change = AttributeChange::NONE;
     if random.once_in(3) {
         // In place.
-        return change.accessed(random.either());
+        change.accessed = Some(random.either());
+        return change;
     }
     change.memory = random.either().then(|| S::memory(random));
     if random.either() {

@@ -77,7 +77,10 @@ fn run<P: Page>(va_bits: u32, range: bool, asid: Option<u16>, seed: u64, steps: 
             }
             _ => {
                 let writable = random.either();
-                let change = PermissionChange::NONE.writable(writable);
+                let change = PermissionChange {
+                    writable: Some(writable),
+                    ..PermissionChange::NONE
+                };
                 if bench
                     .tables
                     .protect(start, bytes, change, Holes::Skip)

@@ -156,13 +156,15 @@ impl Staged for Stage1 {
     fn change(random: &mut Random) -> PermissionChange {
         if random.once_in(3) {
             // The same for all, so that what was split agrees again.
-            return PermissionChange::NONE
-                .writable(random.either())
-                .user(false)
-                .privileged_execute(false)
-                .user_execute(false)
-                .guarded(false)
-                .software(0);
+            return PermissionChange {
+                writable: Some(random.either()),
+                user: Some(false),
+                privileged_execute: Some(false),
+                user_execute: Some(false),
+                guarded: Some(false),
+                software: Some(0),
+                ..PermissionChange::NONE
+            };
         }
         let mut change = PermissionChange::NONE;
         change.writable = random.maybe();
@@ -373,11 +375,13 @@ impl Staged for Stage2 {
 
     fn change(random: &mut Random) -> Stage2PermissionChange {
         if random.once_in(3) {
-            return Stage2PermissionChange::NONE
-                .readable(true)
-                .writable(random.either())
-                .execute(Execute::Any)
-                .software(0);
+            return Stage2PermissionChange {
+                readable: Some(true),
+                writable: Some(random.either()),
+                execute: Some(Execute::Any),
+                software: Some(0),
+                ..Stage2PermissionChange::NONE
+            };
         }
         let mut change = Stage2PermissionChange::NONE;
         change.readable = random.maybe();

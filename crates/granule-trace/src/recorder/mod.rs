@@ -1,7 +1,7 @@
 //! Wrappers that record the actions of page tables: every store, table, barrier and TLBI, in order.
 //!
 //! [`Traced`] wraps the environment of page tables, and [`Counted`] one whose calls are only counted.
-//! [`TracedFixmap`] wraps the fixmap slots through which a linear map is made. Both make events of
+//! `TracedFixmap`, of the feature `published`, wraps the fixmap slots through which a linear map is made. Both make events of
 //! this crate and give them to a [`Sink`], which may be a buffer, a file or a model. Encoding
 //! and judging events do not belong here.
 //!
@@ -19,11 +19,13 @@
 //! ```
 
 mod counting;
+#[cfg(feature = "published")]
 mod fixmap;
 mod sink;
 mod table;
 
 pub use counting::{Counted, Counter, Counters, Counts};
+#[cfg(feature = "published")]
 pub use fixmap::TracedFixmap;
 pub use sink::{NoSink, Sink};
 pub use table::Traced;

@@ -79,6 +79,15 @@ pub struct SystemLimits {
     pub forced: Errata,
 }
 
+impl SystemLimits {
+    /// A system that handles TLB conflict aborts, and adds no limit and no erratum.
+    pub const HANDLES_CONFLICTS: Self = Self {
+        limit: BbmLevel::Level3,
+        handles_conflicts: true,
+        forced: Errata::NONE,
+    };
+}
+
 /// The reason for a level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

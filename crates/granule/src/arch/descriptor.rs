@@ -150,6 +150,7 @@ impl Descriptor {
     /// and it marks a writable clean page dirty by clearing AP\[2\] (TCR.HD and DBM). Software must
     /// change such an entry of a live table atomically (RWLTNL). The result means nothing for a
     /// table descriptor, which hardware does not change.
+    #[cfg(any(test, feature = "space"))]
     #[inline]
     pub(crate) const fn may_be_updated(self) -> bool {
         let clean = Self::DIRTY_MODIFIER | Self::AP_READ_ONLY;
@@ -166,6 +167,7 @@ impl Descriptor {
     }
 
     /// This leaf as a present-invalid one: every access faults, and all other bits stay.
+    #[cfg(any(test, feature = "space"))]
     #[inline]
     pub(crate) const fn present_invalid(self) -> Self {
         Self((self.0 & !Self::VALID) | Self::PRESENT_INVALID)

@@ -4,7 +4,7 @@ use core::fmt;
 
 /// The rights of a program in a VMA. Any right includes reading: EL0 has no memory that it can
 /// write but not read, and execute-only memory does not exist on all CPUs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rights {
     /// Loads.
     pub read: bool,
@@ -55,7 +55,7 @@ impl Rights {
 }
 
 /// An access by a program, or by the kernel on its behalf.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(clippy::exhaustive_enums, reason = "the architecture has no more")]
 pub enum Access {
     /// A load.

@@ -1,35 +1,29 @@
 //! A tree of tables whose page size is a value, not a type: for a static, when the size is chosen
 //! at boot.
 //!
-//! [`AnyPageTables`] is a [`PageTables`] of stage 1 and one of the page sizes. Macros hand methods on,
-//! so nothing about tables is decided here. A cursor is not handed on: its type has the page size.
+//! [`AnyPageTables`] is a [`PageTables`] of stage 1 and one of the page sizes. It hands on the usual
+//! methods, and any code by [`with`](AnyPageTables::with), so nothing about tables is decided here.
 
 #![allow(
     unsafe_code,
     reason = "hands on what callers promise, for each page size"
 )]
 
-use super::change_attributes::AttributeChange;
-use super::frames::Frames;
-use super::harvest::Harvest;
 use super::live::Live;
-use super::merge::Merged;
-use super::piece::{Leaves, Piece};
+use super::piece::Leaves;
 use super::protect::{Holes, PermissionChange};
-use super::visit::{Entry, Mapping, Visit};
+use super::visit::Mapping;
 use super::{Liveness, PageTables, TableEnvironment, TableError};
 use crate::arch::bbm::BbmLevel;
 use crate::arch::registers::Ttbr;
 use crate::arch::{
-    Attributes, Geometry, Page4K, Page16K, Page64K, PageSize, PhysicalAddress, VirtualAddress,
+    Attributes, Geometry, Page, Page4K, Page16K, Page64K, PageSize, PhysicalAddress, VirtualAddress,
 };
-use core::ops::ControlFlow;
 
 /// [`PageTables`] of stage 1 and any page size. The size is the geometry's.
 ///
-/// It has every method of [`PageTables`] except [`cursor`](PageTables::cursor), whose type has the
-/// page size. Code that works page by page takes [`PageTables`], and so does a hypervisor for the
-/// tables of a guest, which are `PageTables<P, E, Stage2>`.
+/// It has the usual methods of [`PageTables`], and [`with`](Self::with) for all others. A hypervisor takes
+/// [`PageTables`] for the tables of a guest, which are `PageTables<P, E, Stage2>`.
 ///
 /// Code that is generic over the page size has no such test in each call, so a kernel takes
 /// [`PageTables`] where calls are many. A static needs one type for all sizes:
@@ -67,7 +61,7 @@ use core::ops::ControlFlow;
 ///     pages.add(start, end);
 ///     AnyPageTables::new(geometry, Kernel(pages))?.make_live()
 /// };
-/// assert_eq!(live.page_size(), PageSize::K64);
+/// assert_eq!(live.geometry().page_size(), PageSize::K64);
 /// *TABLES.lock().unwrap() = Some(live);
 ///
 /// let mut tables = TABLES.lock().unwrap();
@@ -133,33 +127,13 @@ macro_rules! same_size {
     };
 }
 
-/// Writes methods that read the tables.
-macro_rules! reads {
-    ($($(#[$attribute:meta])* fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty;)+) => {
-        $(
-            #[doc = concat!("[`PageTables::", stringify!($name), "`].")]
-            $(#[$attribute])*
-            pub fn $name(&self, $($argument: $type),*) -> $result {
-                sized!(&self.0, tables => tables.$name($($argument),*))
-            }
-        )+
-    };
-}
+/// Code for tables of any page size, for [`AnyPageTables::with`].
+pub trait ForTables<E> {
+    /// The result.
+    type Output;
 
-/// Writes methods that change the tables.
-macro_rules! changes {
-    ($(fn $name:ident($($argument:ident: $type:ty),*) -> $result:ty;)+) => {
-        $(
-            #[doc = concat!("[`PageTables::", stringify!($name), "`].")]
-            ///
-            /// # Errors
-            ///
-            /// As for that method.
-            pub fn $name(&mut self, $($argument: $type),*) -> Result<$result, TableError> {
-                sized!(&mut self.0, tables => tables.$name($($argument),*))
-            }
-        )+
-    };
+    /// Runs it with the tables.
+    fn run<P: Page>(self, tables: &mut PageTables<P, E>) -> Self::Output;
 }
 
 impl<E: TableEnvironment> AnyPageTables<E> {
@@ -197,138 +171,62 @@ impl<E: TableEnvironment> AnyPageTables<E> {
         })))
     }
 
-    /// [`PageTables::begin_another`]. The new tree has the page size of this one.
-    ///
-    /// # Errors
-    ///
-    /// As for that method.
-    #[allow(
-        clippy::result_large_err,
-        reason = "the tree comes back with the error"
-    )]
-    pub fn begin_another(
-        self,
-        geometry: Geometry,
-    ) -> Result<(PhysicalAddress, Self), (TableError, Self)> {
-        let done;
-        let tables = Self(
-            same_size!(self.0, tables => match tables.begin_another(geometry) {
-                Ok((old, new)) => {
-                    done = Ok(old);
-                    new
-                }
-                Err((error, same)) => {
-                    done = Err(error);
-                    same
-                }
-            }),
-        );
-        match done {
-            Ok(old) => Ok((old, tables)),
-            Err(error) => Err((error, tables)),
-        }
+    /// Runs code with the tables of their own type: an operation that has no method here, or many of them
+    /// with one test of the page size.
+    pub fn with<C: ForTables<E>>(&mut self, code: C) -> C::Output {
+        sized!(&mut self.0, tables => code.run(tables))
     }
 
-    /// The page size of the tables.
+    /// [`PageTables::geometry`].
     #[must_use]
-    pub fn page_size(&self) -> PageSize {
-        self.geometry().page_size()
+    pub fn geometry(&self) -> &Geometry {
+        sized!(&self.0, tables => tables.geometry())
     }
 
-    reads! {
-        #[must_use]
-        fn root_table() -> PhysicalAddress;
-        #[must_use]
-        fn geometry() -> &Geometry;
-        #[must_use]
-        fn environment() -> &E;
-        #[must_use]
-        fn query(address: VirtualAddress) -> Option<Mapping>;
+    /// [`PageTables::query`].
+    #[must_use]
+    pub fn query(&self, address: VirtualAddress) -> Option<Mapping> {
+        sized!(&self.0, tables => tables.query(address))
     }
 
-    /// [`PageTables::visit`].
+    /// [`PageTables::map`].
     ///
     /// # Errors
     ///
     /// As for that method.
-    pub fn visit<B>(
-        &self,
+    pub fn map(
+        &mut self,
+        start: VirtualAddress,
+        output: PhysicalAddress,
+        bytes: u64,
+        attributes: Attributes,
+        leaves: Leaves,
+    ) -> Result<(), TableError> {
+        sized!(&mut self.0, tables => tables.map(start, output, bytes, attributes, leaves))
+    }
+
+    /// [`PageTables::protect`].
+    ///
+    /// # Errors
+    ///
+    /// As for that method.
+    pub fn protect(
+        &mut self,
         start: VirtualAddress,
         bytes: u64,
-        visit: impl FnMut(&Entry) -> ControlFlow<B, Visit>,
-    ) -> Result<ControlFlow<B>, TableError> {
-        sized!(&self.0, tables => tables.visit(start, bytes, visit))
+        change: PermissionChange,
+        holes: Holes,
+    ) -> Result<(), TableError> {
+        sized!(&mut self.0, tables => tables.protect(start, bytes, change, holes))
     }
 
-    /// [`PageTables::visit_all`].
-    pub fn visit_all<B>(
-        &self,
-        visit: impl FnMut(&Entry) -> ControlFlow<B, Visit>,
-    ) -> ControlFlow<B> {
-        sized!(&self.0, tables => tables.visit_all(visit))
-    }
-
-    /// [`PageTables::visit_runs`].
-    pub fn visit_runs<B>(
-        &self,
-        visit: impl FnMut(&Entry) -> ControlFlow<B, Visit>,
-    ) -> ControlFlow<B> {
-        sized!(&self.0, tables => tables.visit_runs(visit))
-    }
-
-    changes! {
-        fn map(
-            start: VirtualAddress,
-            output: PhysicalAddress,
-            bytes: u64,
-            attributes: Attributes,
-            leaves: Leaves
-        ) -> ();
-        fn map_pieces(pieces: &[Piece]) -> ();
-        fn map_frames(
-            start: VirtualAddress,
-            frames: Frames<'_>,
-            attributes: Attributes,
-            leaves: Leaves
-        ) -> ();
-        fn unmap(start: VirtualAddress, bytes: u64) -> ();
-        fn protect(
-            start: VirtualAddress,
-            bytes: u64,
-            change: PermissionChange,
-            holes: Holes
-        ) -> ();
-        fn change_attributes(
-            start: VirtualAddress,
-            bytes: u64,
-            change: AttributeChange,
-            holes: Holes
-        ) -> ();
-        fn set_dirty(start: VirtualAddress, bytes: u64, dirty: bool, holes: Holes) -> ();
-        fn set_invalid(start: VirtualAddress, bytes: u64) -> ();
-        fn set_valid(start: VirtualAddress, bytes: u64) -> ();
-        fn limit_leaves(start: VirtualAddress, bytes: u64, leaves: Leaves) -> usize;
-    }
-
-    changes! {
-        fn unmap_keeping_tables(start: VirtualAddress, bytes: u64) -> ();
-        fn harvest(
-            start: VirtualAddress,
-            bytes: u64,
-            what: Harvest,
-            found: impl FnMut(VirtualAddress, u64)
-        ) -> ();
-        fn merge(start: VirtualAddress, bytes: u64, leaves: Leaves) -> Merged;
-    }
-
-    /// [`PageTables::set_asid`].
+    /// [`PageTables::unmap`].
     ///
-    /// # Safety
+    /// # Errors
     ///
     /// As for that method.
-    pub unsafe fn set_asid(&mut self, asid: Option<u16>) {
-        // SAFETY: the caller keeps the conditions.
-        sized!(&mut self.0, tables => unsafe { tables.set_asid(asid) });
+    pub fn unmap(&mut self, start: VirtualAddress, bytes: u64) -> Result<(), TableError> {
+        sized!(&mut self.0, tables => tables.unmap(start, bytes))
     }
 
     /// [`PageTables::set_bbm`].
@@ -339,31 +237,6 @@ impl<E: TableEnvironment> AnyPageTables<E> {
     pub unsafe fn set_bbm(&mut self, level: BbmLevel) {
         // SAFETY: the caller keeps the conditions.
         sized!(&mut self.0, tables => unsafe { tables.set_bbm(level) });
-    }
-
-    /// [`PageTables::defer_tlbi`].
-    ///
-    /// # Safety
-    ///
-    /// As for that method.
-    pub unsafe fn defer_tlbi(&mut self) {
-        // SAFETY: the caller keeps the conditions.
-        sized!(&mut self.0, tables => unsafe { tables.defer_tlbi() });
-    }
-
-    /// [`PageTables::environment_mut`].
-    ///
-    /// # Safety
-    ///
-    /// As for that method.
-    pub unsafe fn environment_mut(&mut self) -> &mut E {
-        // SAFETY: the caller keeps the conditions.
-        sized!(&mut self.0, tables => unsafe { tables.environment_mut() })
-    }
-
-    /// [`PageTables::into_parts`].
-    pub fn into_parts(self) -> (PhysicalAddress, E) {
-        sized!(self.0, tables => tables.into_parts())
     }
 
     /// [`PageTables::destroy`].
@@ -410,18 +283,14 @@ impl<E: TableEnvironment> Live<AnyPageTables<E>> {
     #[must_use]
     pub fn ttbr(&self, asid: u16) -> Ttbr {
         // SAFETY: the tree is live, so its changes issue barriers and TLBIs.
-        unsafe { Ttbr::from_root(self.geometry(), self.root_table(), asid) }
+        sized!(&self.0.0, tables => unsafe {
+            Ttbr::from_root(tables.geometry(), tables.root_table(), asid)
+        })
     }
 
     /// As [`invalidate_all`](Live::invalidate_all) of [`PageTables`].
     pub fn invalidate_all(&mut self) {
         sized!(&mut self.0.0, tables => tables.issue_all());
-    }
-
-    /// The address of the root table, and the environment. The tables stay as they are, and live;
-    /// [`AnyPageTables::from_live_root`] takes them over again.
-    pub fn into_parts(self) -> (PhysicalAddress, E) {
-        self.0.into_parts()
     }
 
     /// Takes the tree back from the CPUs.

@@ -17,12 +17,10 @@ use super::{BitChange, Liveness, PageTables, TableEnvironment, TableError};
 use crate::arch::bbm::{self, Change, classify};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, Geometry, MemoryType, OutputFormat, Shareability};
-use crate::setters::setters;
 
-/// A change of attributes. `None` leaves an attribute unchanged; each field can be set by the method
-/// of its name: `AttributeChange::NONE.accessed(true)`.
+/// A change of attributes. `None` leaves an attribute unchanged, for example
+/// `AttributeChange { accessed: Some(true), ..AttributeChange::NONE }`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct AttributeChange<M = MemoryType> {
     /// The kind of memory, of the type that the stage has for it
     /// ([`Stage::Memory`](super::Stage::Memory)).
@@ -40,12 +38,6 @@ impl<M: Copy> AttributeChange<M> {
         shareability: None,
         accessed: None,
     };
-
-    setters! {
-        memory: Some(M),
-        shareability: Some(Shareability),
-        accessed: Some(bool),
-    }
 
     /// The change as descriptor bits.
     pub(super) fn bits<S: Stage<Memory = M>>(self, geometry: &Geometry) -> BitChange {

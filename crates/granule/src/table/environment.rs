@@ -64,7 +64,7 @@ pub enum Reservation {
     Unsupported,
 }
 
-/// What page tables need of a kernel: access to tables, table pages, barriers and TLBIs.
+/// Access to tables, table pages, barriers and TLBIs: all that page tables need of a kernel.
 ///
 /// ```
 /// use granule::arch::{PageSize, PhysicalAddress};
@@ -290,7 +290,7 @@ pub unsafe trait TableEnvironment {
     /// returns their number. The other entries stay as they are.
     ///
     /// No concurrent update by hardware is lost: each entry that hardware may update
-    /// ([`Descriptor::changes_atomically`]) is changed atomically (RWLTNL).
+    /// (by its access flag or its dirty modifier) is changed atomically (RWLTNL).
     ///
     /// # Safety
     ///

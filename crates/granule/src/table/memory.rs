@@ -4,7 +4,7 @@
 use crate::arch::{Descriptor, Level};
 
 /// Whether walkers may read a table while it is written, which decides how its entries are stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(
     clippy::exhaustive_enums,
     reason = "an implementation of `TableEnvironment` must know all"

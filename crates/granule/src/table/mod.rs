@@ -57,7 +57,7 @@ pub(crate) mod walk;
 #[cfg(feature = "space")]
 mod zap;
 
-pub use any::AnyPageTables;
+pub use any::{AnyPageTables, ForTables};
 pub use change_attributes::AttributeChange;
 pub use cursor::PageCursor;
 pub use entries::{Offset, PhysToVirt};

@@ -18,8 +18,12 @@
 #![allow(unsafe_code, reason = "tables and TLBIs that the caller answers for")]
 
 mod freed;
+mod kept;
 
 pub use freed::{FreedFrames, FreedTable};
+pub(super) use kept::Kept;
+#[cfg(feature = "space")]
+pub(super) use kept::MOST_KEPT;
 
 use super::stage::{Stage, Stage1};
 use super::{BitChange, Liveness, PageTables, TableEnvironment, Visibility, flush};
@@ -457,32 +461,6 @@ impl<P: Page, E: TableEnvironment, S: Stage> Invalidated<'_, P, E, S> {
             self.free(*table);
         }
         kept.count = 0;
-    }
-}
-
-/// Unlinked tables that wait for the flush with their entries unchanged. No store may change them,
-/// because their addresses stay mapped and a walker may still use them.
-pub(super) struct Kept {
-    tables: [PhysicalAddress; MOST_KEPT],
-    count: usize,
-}
-
-/// The most tables that wait for one invalidation.
-pub(super) const MOST_KEPT: usize = 32;
-
-impl Kept {
-    pub(super) const NONE: Self = Self {
-        tables: [PhysicalAddress(0); MOST_KEPT],
-        count: 0,
-    };
-
-    /// Adds a table, and returns whether the list is full now.
-    pub(super) fn keep(&mut self, table: PhysicalAddress) -> bool {
-        if let Some(slot) = self.tables.get_mut(self.count) {
-            *slot = table;
-            self.count += 1;
-        }
-        self.count == MOST_KEPT
     }
 }
 

@@ -7,7 +7,7 @@
 
 use super::frames::FrameParts;
 use super::piece::{Leaves, Piece};
-use super::stage::{Stage, Stage1};
+use super::stage::Stage;
 use super::walk::Place;
 use super::{PageTables, TableEnvironment, TableError};
 use crate::arch::page_size::{Level, Page, PageSize};
@@ -43,11 +43,12 @@ impl Plan {
     };
 
     /// The plan of `piece`, whose first offset is `from`.
+    #[cfg(any(test, feature = "published"))]
     pub(crate) fn new(geometry: &Geometry, piece: &Piece, from: u64) -> Self {
-        Self::of_piece::<Stage1>(geometry, piece, from)
+        Self::of_piece::<super::stage::Stage1>(geometry, piece, from)
     }
 
-    /// As [`new`](Self::new), for either stage.
+    /// The plan of `piece` of either stage, whose first offset is `from`.
     fn of_piece<S: Stage>(
         geometry: &Geometry,
         piece: &Piece<S::Input, S::Attributes>,
@@ -116,6 +117,7 @@ impl Plan {
         self.top
     }
 
+    #[cfg(any(test, feature = "published"))]
     pub(crate) const fn bits(&self) -> u64 {
         self.bits
     }

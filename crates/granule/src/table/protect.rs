@@ -9,12 +9,10 @@ use super::walk::{Place, Slot};
 use super::{BitChange, BitPattern, Liveness, PageTables, TableEnvironment, TableError};
 use crate::arch::page_size::Page;
 use crate::arch::{Descriptor, Kind, Regime};
-use crate::setters::setters;
 
-/// A change of permissions. `None` leaves a permission unchanged; each field can be set by the
-/// method of its name: `PermissionChange::NONE.writable(false)`.
+/// A change of permissions. `None` leaves a permission unchanged; for example
+/// `PermissionChange { writable: Some(false), ..PermissionChange::NONE }`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct PermissionChange {
     /// Whether stores are allowed. `Some(false)` also clears the dirty modifier (DBM) unless
     /// [`dirty_modifier`](Self::dirty_modifier) is `Some(true)`, because under TCR.HD hardware would
@@ -55,16 +53,6 @@ impl PermissionChange {
         dirty_modifier: None,
         software: None,
     };
-
-    setters! {
-        writable: Some(bool),
-        user: Some(bool),
-        privileged_execute: Some(bool),
-        user_execute: Some(bool),
-        guarded: Some(bool),
-        dirty_modifier: Some(bool),
-        software: Some(u8),
-    }
 
     /// The change as descriptor bits.
     #[inline(always)]
@@ -144,7 +132,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     ///     mut written: impl FnMut(VirtualAddress, u64),
     /// ) -> Result<(), TableError> {
     ///     // From here on hardware notes nothing. What was dirty is writable, the rest is not.
-    ///     let noted = PermissionChange::NONE.dirty_modifier(false);
+    ///     let noted = PermissionChange { dirty_modifier: Some(false), ..PermissionChange::NONE };
     ///     tables.protect(start, bytes, noted, Holes::Skip)?;
     ///     let _ = tables.visit(start, bytes, |entry| {
     ///         let of = Attributes::decode(entry.descriptor, tables.geometry());
@@ -153,7 +141,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     ///         }
     ///         Visit::EVERYTHING
     ///     })?;
-    ///     let read_only = PermissionChange::NONE.writable(false);
+    ///     let read_only = PermissionChange { writable: Some(false), ..PermissionChange::NONE };
     ///     tables.protect(start, bytes, read_only, Holes::Skip)
     /// }
     /// # use granule::arch::tlbi::TlbCapabilities;

@@ -56,12 +56,12 @@ pub trait Stage: sealed::Sealed + Copy + fmt::Debug + Send + Sync + 'static {
 }
 
 /// Stage 1: virtual addresses of a kernel, a hypervisor, firmware or a program.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "a type without values to hold")]
 pub struct Stage1;
 
 /// Stage 2: intermediate physical addresses of a virtual machine.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::exhaustive_structs, reason = "a type without values to hold")]
 pub struct Stage2;
 

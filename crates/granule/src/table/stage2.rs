@@ -45,7 +45,7 @@
 //! assert_eq!(guest.vttbr(7).bits(), guest.root_table().0 | 7 << 48);
 //! // The guest's first 32 MiB become read-only: the TLBIs by intermediate physical address, then
 //! // VMALLE1IS for what the guest's CPUs combined with their own tables.
-//! let read_only = Stage2PermissionChange::NONE.writable(false);
+//! let read_only = Stage2PermissionChange { writable: Some(false), ..Stage2PermissionChange::NONE };
 //! // SAFETY: nothing of the hypervisor relies on the guest's stores.
 //! unsafe { guest.changes() }.protect(ram, 32 << 20, read_only, Holes::Refuse)?;
 //! let there = guest.query(ram).ok_or("not mapped")?;
@@ -81,12 +81,10 @@
 use super::memory::BitChange;
 use crate::arch::stage2::Execute;
 use crate::arch::{Descriptor, Geometry};
-use crate::setters::setters;
 
-/// A change of permissions at stage 2. `None` leaves a permission unchanged; each field can be set
-/// by the method of its name: `Stage2PermissionChange::NONE.writable(false)`.
+/// A change of permissions at stage 2. `None` leaves a permission unchanged, for example
+/// `Stage2PermissionChange { writable: Some(false), ..Stage2PermissionChange::NONE }`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Stage2PermissionChange {
     /// Whether loads are allowed.
     pub readable: Option<bool>,
@@ -120,14 +118,6 @@ impl Stage2PermissionChange {
         dirty_modifier: None,
         software: None,
     };
-
-    setters! {
-        readable: Some(bool),
-        writable: Some(bool),
-        execute: Some(Execute),
-        dirty_modifier: Some(bool),
-        software: Some(u8),
-    }
 
     /// The change as descriptor bits.
     pub(super) fn bits(self, geometry: &Geometry) -> BitChange {

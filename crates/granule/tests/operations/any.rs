@@ -5,12 +5,12 @@ use crate::bench::{Bench, Setting};
 use core::ops::ControlFlow;
 use granule::arch::bbm::BbmLevel;
 use granule::arch::{
-    Attributes, Dispatch, Geometry, Level, MemoryType, Page, PageSize, Permissions,
+    Attributes, Dispatch, Geometry, Level, MemoryType, Page, Page16K, PageSize, Permissions,
     PhysicalAddress, Stage2Geometry, VaRange, VirtualAddress,
 };
 use granule::table::{
-    AnyPageTables, AttributeChange, FrameRun, Frames, Harvest, Holes, Leaves, PageTables,
-    PermissionChange, Piece, TableEnvironment, TableError, Visit,
+    AnyPageTables, AttributeChange, ForTables, FrameRun, Frames, Harvest, Holes, Leaves,
+    PageTables, PermissionChange, Piece, TableEnvironment, TableError, Visit,
 };
 use granule_testing::cases::config;
 use granule_testing::held::Held;
@@ -54,8 +54,14 @@ macro_rules! calls {
             count: 3,
         }];
         let frames = Frames::Runs(&runs);
-        let read_only = PermissionChange::NONE.writable(false);
-        let device = AttributeChange::NONE.memory(MemoryType::Device);
+        let read_only = PermissionChange {
+            writable: Some(false),
+            ..PermissionChange::NONE
+        };
+        let device = AttributeChange {
+            memory: Some(MemoryType::Device),
+            ..AttributeChange::NONE
+        };
         let mut answers = Vec::new();
         answer!(
             answers,
@@ -127,6 +133,49 @@ macro_rules! calls {
     }};
 }
 
+/// The calls, for tables of any size.
+struct Calls;
+
+impl<E: TableEnvironment> ForTables<E> for Calls {
+    type Output = Vec<String>;
+
+    fn run<P: Page>(self, tables: &mut PageTables<P, E>) -> Vec<String> {
+        let base = tables.geometry().base();
+        calls!(tables, base, P::SIZE.bytes())
+    }
+}
+
+/// The usual calls, which both kinds have.
+macro_rules! usual {
+    ($tables:expr, $base:expr, $page:expr) => {{
+        let (tables, base, page) = ($tables, $base, $page);
+        let at = |pages: u64| VirtualAddress(base.0 + pages * page);
+        let (output, largest) = (PhysicalAddress(0x8000_0000), Leaves::LARGEST);
+        let read_only = PermissionChange {
+            writable: Some(false),
+            ..PermissionChange::NONE
+        };
+        let mut answers = Vec::new();
+        for start in [100, 131] {
+            answer!(
+                answers,
+                tables,
+                map(at(start), output, 32 * page, RW, largest)
+            );
+        }
+        answer!(
+            answers,
+            tables,
+            protect(at(101), page, read_only, Holes::Refuse)
+        );
+        answer!(answers, tables, unmap(at(102), page));
+        for pages in 100..104 {
+            answer!(answers, tables, query(at(pages)));
+        }
+        answers
+    }};
+}
+
 struct Compared(Geometry);
 
 impl Dispatch for Compared {
@@ -140,45 +189,36 @@ impl Dispatch for Compared {
             let tables = PageTables::<P, _>::new(geometry, environment).unwrap();
             let mut tables = Held::new(tables, live);
             // SAFETY: no CPU walks the tables.
-            unsafe {
-                tables.set_bbm(BbmLevel::Level3);
-                tables.set_asid(Some(3));
-            }
-            let expected = calls!(&mut *tables, base, page);
+            unsafe { tables.set_bbm(BbmLevel::Level3) };
+            let mut expected = usual!(&mut *tables, base, page);
+            expected.extend(calls!(&mut *tables, base, page));
             let events = host.take_events();
 
             let (any_host, environment) = new_host(&geometry);
             let mut any = AnyPageTables::new(geometry, environment).unwrap();
-            assert_eq!(any.page_size(), P::SIZE);
+            assert_eq!(any.geometry(), &geometry);
             // SAFETY: no CPU walks the tables.
-            unsafe {
-                any.set_bbm(BbmLevel::Level3);
-                any.set_asid(Some(3));
-            }
-            let answers = if live {
-                // SAFETY: no CPU walks the tables, before they are live and after they are
-                // retired. Nothing else has them.
-                unsafe {
-                    let mut any = any.make_live();
-                    let ttbr = any.ttbr(7);
-                    let Held::Live(same) = &tables else {
-                        panic!("live tables")
-                    };
-                    assert_eq!(ttbr, same.ttbr(7));
-                    let answers = calls!(any.changes(), base, page);
-                    let (root, environment) = any.into_parts();
-                    let any = AnyPageTables::from_live_root(root, geometry, environment);
-                    any.unwrap().retire().destroy();
-                    answers
-                }
+            unsafe { any.set_bbm(BbmLevel::Level3) };
+            let mut answers;
+            if live {
+                // SAFETY: no CPU walks the tables.
+                let mut any = unsafe { any.make_live() };
+                let ttbr = any.ttbr(7);
+                let Held::Live(same) = &tables else {
+                    panic!("live tables")
+                };
+                assert_eq!(ttbr, same.ttbr(7));
+                // SAFETY: as above.
+                let changes = unsafe { any.changes() };
+                answers = usual!(&mut *changes, base, page);
+                answers.extend(changes.with(Calls));
+                // SAFETY: as above.
+                unsafe { any.retire() }.destroy();
             } else {
-                let answers = calls!(&mut any, base, page);
-                let (root, environment) = any.into_parts();
-                // SAFETY: the root and environment of just now.
-                let any = unsafe { AnyPageTables::from_root(root, geometry, environment) };
-                any.unwrap().destroy();
-                answers
-            };
+                answers = usual!(&mut any, base, page);
+                answers.extend(any.with(Calls));
+                any.destroy();
+            }
             assert_eq!(answers, expected);
             // The same stores, barriers and TLBIs, before everything was destroyed.
             assert_eq!(any_host.take_events()[..events.len()], events);
@@ -197,7 +237,7 @@ fn any_tables_do_what_tables_of_the_size_do() {
     }
 }
 
-/// What the calls answer on tables in an environment, which are destroyed then.
+/// The answers of the calls on tables in an environment, which are destroyed then.
 pub fn answers<P: Page, E: TableEnvironment>(
     geometry: Geometry,
     environment: E,
@@ -300,31 +340,32 @@ proptest! {
 }
 
 #[test]
-fn another_tree_keeps_the_page_size_and_a_shape_of_stage_2_is_refused() {
+fn a_root_is_taken_over_with_its_page_size_and_a_shape_of_stage_2_is_refused() {
     let geometry = PLAIN.geometry(PageSize::K16, 47, VaRange::Upper);
     let (host, environment) = new_host(&geometry);
-    let any = AnyPageTables::new(geometry, environment).unwrap();
-    let first = any.root_table();
-    let lower = PLAIN.geometry(PageSize::K16, 36, VaRange::Lower);
-    let (old, any) = any.begin_another(lower).ok().unwrap();
-    assert_eq!((old, any.geometry()), (first, &lower));
-    assert_ne!(any.root_table(), first);
-    let other_size = PLAIN.geometry(PageSize::K4, 48, VaRange::Lower);
-    let (error, any) = any.begin_another(other_size).err().unwrap();
-    assert!(matches!(error, TableError::WrongPageSize { .. }));
-    assert_eq!(any.geometry(), &lower);
+    let tables = PageTables::<Page16K, _>::new(geometry, environment).unwrap();
+    let (root, environment) = tables.into_parts();
+    // SAFETY: the root of just now, which no CPU walks.
+    let any = unsafe { AnyPageTables::from_root(root, geometry, environment) }.unwrap();
+    assert_eq!(any.geometry(), &geometry);
     any.destroy();
-    assert_eq!(host.given_out(), 1);
+    let tables = PageTables::<Page16K, _>::new(geometry, new_host(&geometry).1).unwrap();
+    let (root, environment) = tables.into_parts();
+    // SAFETY: as above.
+    let live = unsafe { AnyPageTables::from_live_root(root, geometry, environment) }.unwrap();
+    // SAFETY: as above.
+    unsafe { live.retire() }.destroy();
+    assert_eq!(host.given_out(), 0);
 
     let guest = Stage2Geometry::new(&PLAIN.features(), PageSize::K16, 40).unwrap();
     for live in [false, true] {
         let environment = host::environment(&host, Setting::LIVE.capabilities());
-        // SAFETY: the root of above, whose tables nobody uses. No tree is made of it.
+        // SAFETY: no tree is made of it.
         let error = unsafe {
             if live {
-                AnyPageTables::from_live_root(first, *guest.shape(), environment).err()
+                AnyPageTables::from_live_root(root, *guest.shape(), environment).err()
             } else {
-                AnyPageTables::from_root(first, *guest.shape(), environment).err()
+                AnyPageTables::from_root(root, *guest.shape(), environment).err()
             }
         };
         assert_eq!(error, Some(TableError::WrongStage));

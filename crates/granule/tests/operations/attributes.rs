@@ -15,7 +15,10 @@ use granule_testing::shape::{LARGE, PLAIN};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
-const DEVICE: AttributeChange = AttributeChange::NONE.memory(MemoryType::Device);
+const DEVICE: AttributeChange = AttributeChange {
+    memory: Some(MemoryType::Device),
+    ..AttributeChange::NONE
+};
 
 /// The steps as letters: a store or change of one entry, DSB ISHST, TLBI, DSB ISH, ISB.
 fn steps(events: &[Event]) -> String {
@@ -103,7 +106,10 @@ fn tlbis_that_are_left_to_the_caller_do_not_leave_out_those_of_a_break() {
     let last = VirtualAddress(start.0 + (39 << 12));
     // SAFETY: no CPU walks the tables.
     unsafe { bench.tables.defer_tlbi() };
-    let clear = AttributeChange::NONE.accessed(false);
+    let clear = AttributeChange {
+        accessed: Some(false),
+        ..AttributeChange::NONE
+    };
     let tables = &mut bench.tables;
     tables
         .change_attributes(last, 0x1000, clear, Holes::Refuse)
@@ -115,7 +121,10 @@ fn tlbis_that_are_left_to_the_caller_do_not_leave_out_those_of_a_break() {
         .unwrap();
     assert_eq!(steps(&bench.host.take_events()), "sdtDisdi");
     let tables = &mut bench.tables;
-    let read_only = PermissionChange::NONE.writable(false);
+    let read_only = PermissionChange {
+        writable: Some(false),
+        ..PermissionChange::NONE
+    };
     tables
         .protect(last, 0x1000, read_only, Holes::Refuse)
         .unwrap();
@@ -127,7 +136,10 @@ fn the_access_flag_changes_in_place() {
     let (mut bench, start) = bench(RW);
     let last = VirtualAddress(start.0 + (38 << 12));
     for (accessed, expected) in [(false, "ssdttDi"), (true, "ssdi")] {
-        let change = AttributeChange::NONE.accessed(accessed);
+        let change = AttributeChange {
+            accessed: Some(accessed),
+            ..AttributeChange::NONE
+        };
         let tables = &mut bench.tables;
         tables
             .change_attributes(last, 0x2000, change, Holes::Refuse)
@@ -160,7 +172,10 @@ fn a_block_that_is_split_for_an_access_flag_is_invalidated_at_every_level() {
             bench.set_invalid(0, 1 << 21).unwrap();
         }
         let page = VirtualAddress(0x5000);
-        let accessed = AttributeChange::NONE.accessed(true);
+        let accessed = AttributeChange {
+            accessed: Some(true),
+            ..AttributeChange::NONE
+        };
         bench
             .tables
             .change_attributes(page, 0x1000, accessed, Holes::Refuse)
@@ -187,10 +202,11 @@ fn private_tables_change_in_one_store_for_each_leaf() {
     let mut bench = Bench::<Page4K>::new(&geometry, Setting::PRIVATE);
     bench.map(0, 0, 0x8000, RW, Leaves::PAGES).unwrap();
     let start = VirtualAddress(0x2000);
-    let shared = AttributeChange::NONE
-        .memory(MemoryType::NormalNonCacheable)
-        .shareability(Shareability::Outer)
-        .accessed(false);
+    let shared = AttributeChange {
+        memory: Some(MemoryType::NormalNonCacheable),
+        shareability: Some(Shareability::Outer),
+        accessed: Some(false),
+    };
     let tables = &mut bench.tables;
     tables
         .change_attributes(start, 0x5000, shared, Holes::Refuse)
@@ -209,7 +225,10 @@ fn with_lpa2_shareability_is_no_part_of_a_leaf() {
     let mut bench = Bench::<Page4K>::new(&geometry, Setting::LIVE);
     let output = 3 << 50;
     bench.map(0, output, 0x1000, RW, Leaves::PAGES).unwrap();
-    let none = AttributeChange::NONE.shareability(Shareability::None);
+    let none = AttributeChange {
+        shareability: Some(Shareability::None),
+        ..AttributeChange::NONE
+    };
     let start = VirtualAddress(0);
     let tables = &mut bench.tables;
     tables

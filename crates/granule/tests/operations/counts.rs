@@ -99,7 +99,10 @@ fn count<P: Page>(geometry: &Geometry, live: bool, case: &CountCase) {
     });
     assert_eq!(leaf_entries, case.leaf_entries, "{what}: leaves");
     // Permissions: one store for each leaf entry; then all of it goes and tables are given back.
-    let change = PermissionChange::NONE.writable(false);
+    let change = PermissionChange {
+        writable: Some(false),
+        ..PermissionChange::NONE
+    };
     let before = counters.get();
     tables
         .protect(start, case.bytes, change, Holes::Refuse)

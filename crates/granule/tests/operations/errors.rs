@@ -14,7 +14,10 @@ use granule_testing::host::{self, Event, Host};
 use granule_testing::shape::{LARGE, PLAIN};
 
 const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
-const READ_ONLY: PermissionChange = PermissionChange::NONE.writable(false);
+const READ_ONLY: PermissionChange = PermissionChange {
+    writable: Some(false),
+    ..PermissionChange::NONE
+};
 
 /// One line for people: what, where, and with numbers.
 fn one_line(error: TableError, words: &[&str]) {
@@ -393,7 +396,10 @@ fn a_tree_keeps_its_settings_when_another_cannot_begin() {
         // SAFETY: no CPU walks the tables.
         let mut live = unsafe { tables.make_live() };
         host.take_events();
-        let read_only = PermissionChange::NONE.writable(false);
+        let read_only = PermissionChange {
+            writable: Some(false),
+            ..PermissionChange::NONE
+        };
         // SAFETY: nobody uses the memory.
         let changed = unsafe { live.changes() };
         // At level 0 the group could not be split.

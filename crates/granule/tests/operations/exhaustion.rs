@@ -17,7 +17,10 @@ use granule_testing::shape::{self, LARGE, PLAIN};
 use granule_testing::walk::Arch;
 
 const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
-const READ_ONLY: PermissionChange = PermissionChange::NONE.writable(false);
+const READ_ONLY: PermissionChange = PermissionChange {
+    writable: Some(false),
+    ..PermissionChange::NONE
+};
 
 /// Whether the tables are live, and whether pages can be reserved.
 pub const EVERY: [(bool, bool); 4] = [(false, false), (false, true), (true, false), (true, true)];

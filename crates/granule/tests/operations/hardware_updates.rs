@@ -210,7 +210,10 @@ fn merge<S: TestStage>(tables: &mut Tables<S>, start: u64, bytes: u64) -> Report
 
 /// Break-before-make of all leaves, and of a part of them.
 fn make_device<S: TestStage>(tables: &mut Tables<S>, start: u64, bytes: u64) -> Reported {
-    let [device, uncached] = S::OTHER_MEMORY.map(|memory| AttributeChange::NONE.memory(memory));
+    let [device, uncached] = S::OTHER_MEMORY.map(|memory| AttributeChange {
+        memory: Some(memory),
+        ..AttributeChange::NONE
+    });
     tables
         .change_attributes(S::at(start), bytes, device, Holes::Refuse)
         .unwrap();

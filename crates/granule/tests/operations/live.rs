@@ -13,7 +13,10 @@ use granule_testing::host::Event;
 use granule_testing::shape::{LARGE, PLAIN};
 
 const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
-const READ_ONLY: PermissionChange = PermissionChange::NONE.writable(false);
+const READ_ONLY: PermissionChange = PermissionChange {
+    writable: Some(false),
+    ..PermissionChange::NONE
+};
 
 /// The events that are not stores, allocations or reservations.
 fn maintenance(events: &[Event]) -> Vec<Event> {
@@ -363,7 +366,10 @@ fn a_change_that_changes_nothing_stores_and_issues_nothing() {
         tables
             .protect(start, bytes, READ_ONLY, Holes::Skip)
             .unwrap();
-        let accessed = AttributeChange::NONE.accessed(true);
+        let accessed = AttributeChange {
+            accessed: Some(true),
+            ..AttributeChange::NONE
+        };
         tables
             .change_attributes(start, bytes, accessed, Holes::Skip)
             .unwrap();

@@ -14,6 +14,7 @@ mod accesses;
 mod any;
 mod attributes;
 mod bench;
+mod changes;
 mod counts;
 mod errors;
 mod exhaustion;

@@ -2,9 +2,10 @@
 //! is done on live tables.
 
 use crate::bench::{Bench, Setting};
+use crate::changes::{READ_ONLY, WRITABLE};
 use granule::arch::tlbi::{TlbiOp, TlbiScope};
 use granule::arch::{Attributes, Level, Page4K, PageSize, Permissions, VaRange};
-use granule::table::{Holes, Leaves, Merged, PermissionChange};
+use granule::table::{Holes, Leaves, Merged};
 use granule_testing::host::Event;
 use granule_testing::shape::{LARGE, PLAIN};
 use granule_testing::walk::Tree;
@@ -14,8 +15,6 @@ const RO: Attributes = Attributes::normal(Permissions {
     writable: false,
     ..Permissions::READ_WRITE
 });
-const WRITABLE: PermissionChange = PermissionChange::NONE.writable(true);
-const READ_ONLY: PermissionChange = WRITABLE.writable(false);
 const PAGE: u64 = 0x1000;
 const GROUP: u64 = 16 * PAGE;
 const BLOCK: u64 = 2 << 20;

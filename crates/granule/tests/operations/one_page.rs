@@ -16,7 +16,10 @@ use granule_testing::shape::{self, LARGE, PLAIN};
 use proptest::prelude::*;
 
 const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
-const READ_ONLY: PermissionChange = PermissionChange::NONE.writable(false);
+const READ_ONLY: PermissionChange = PermissionChange {
+    writable: Some(false),
+    ..PermissionChange::NONE
+};
 /// Hardware may mark such a page dirty, or accessed, at any time.
 const CLEAN: Attributes = Attributes::normal(Permissions {
     dirty_modifier: true,
@@ -48,7 +51,11 @@ fn act() -> impl Strategy<Value = (u64, Act)> {
     let attributes = prop_oneof![Just(RW), Just(CLEAN), Just(OLD)];
     let change = prop_oneof![
         Just(READ_ONLY),
-        Just(PermissionChange::NONE.writable(true).software(9)),
+        Just(PermissionChange {
+            writable: Some(true),
+            software: Some(9),
+            ..PermissionChange::NONE
+        }),
         Just(PermissionChange::NONE),
     ];
     let holes = prop_oneof![Just(Holes::Refuse), Just(Holes::Skip)];

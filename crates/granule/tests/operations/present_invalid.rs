@@ -9,7 +9,10 @@ use granule_testing::host::Event;
 use granule_testing::shape::PLAIN;
 
 const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
-const READ_ONLY: PermissionChange = PermissionChange::NONE.writable(false);
+const READ_ONLY: PermissionChange = PermissionChange {
+    writable: Some(false),
+    ..PermissionChange::NONE
+};
 const PAGE: u64 = 0x1000;
 const GROUP: u64 = 16 * PAGE;
 const BLOCK: u64 = 2 << 20;
@@ -132,7 +135,10 @@ fn a_hidden_leaf_is_split_at_any_level_of_bbm() {
             .map(bytes + 2 * PAGE, bytes + 2 * PAGE, PAGE, RW, Leaves::PAGES)
             .unwrap();
         bench.set_valid(bytes, bytes).unwrap();
-        let writable = READ_ONLY.writable(true);
+        let writable = PermissionChange {
+            writable: Some(true),
+            ..READ_ONLY
+        };
         bench
             .protect(bytes + 4 * PAGE, PAGE, writable, Holes::Refuse)
             .unwrap();

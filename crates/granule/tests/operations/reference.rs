@@ -362,7 +362,7 @@ impl<S: TestStage> Reference<S> {
             }
             mapped.attributes = match what {
                 Harvest::Dirty => S::with_dirty_state(attributes, false),
-                _ => S::with_attributes(attributes, &AttributeChange::NONE.accessed(false)),
+                _ => S::with_attributes(attributes, &crate::changes::not_accessed()),
             };
             *mapped = mapped.encoded(&arch);
             let leaf = mapped.leaf;

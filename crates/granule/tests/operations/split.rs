@@ -4,6 +4,7 @@
 //! contiguous group, levels between two sizes); that the translations stay right is the bench's.
 
 use crate::bench::{Bench, Setting};
+use crate::changes::{READ_ONLY, WRITABLE};
 use granule::arch::LeafSize;
 use granule::arch::bbm::BbmLevel;
 use granule::arch::tlbi::{TlbiOp, TlbiScope};
@@ -11,7 +12,7 @@ use granule::arch::{
     Attributes, Dispatch, Geometry, Level, Page, Page4K, PageSize, Permissions, PhysicalAddress,
     VaRange, VirtualAddress,
 };
-use granule::table::{Holes, Leaves, PageTables, PermissionChange, TableError};
+use granule::table::{Holes, Leaves, PageTables, TableError};
 use granule_testing::held::Held;
 use granule_testing::host::{self, Event, Host};
 use granule_testing::shape::{self, LARGE, PLAIN};
@@ -19,8 +20,6 @@ use granule_testing::walk::Arch;
 use granule_trace::recorder::{Counted, Counters, Counts};
 
 const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
-const WRITABLE: PermissionChange = PermissionChange::NONE.writable(true);
-const READ_ONLY: PermissionChange = WRITABLE.writable(false);
 
 /// The shapes whose leaves differ: every page size, with and without 52-bit formats.
 pub fn shapes() -> Vec<Geometry> {

@@ -19,7 +19,10 @@ use granule_testing::shape::{self, Cpu, LARGE, PLAIN};
 use granule_testing::stage::TestStage;
 
 const ALL: Stage2Attributes = Stage2Attributes::normal(Stage2Permissions::ALL);
-const READ_ONLY: Stage2PermissionChange = Stage2PermissionChange::NONE.writable(false);
+const READ_ONLY: Stage2PermissionChange = Stage2PermissionChange {
+    writable: Some(false),
+    ..Stage2PermissionChange::NONE
+};
 /// VMALLE1IS: what a guest's CPUs combined with their own tables.
 const COMBINED: Event = Event::OtherTlbi(Regime::El1And0, TlbiOp::All);
 

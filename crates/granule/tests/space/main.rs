@@ -26,5 +26,4 @@ mod reference;
 mod rewriting;
 mod shared;
 mod switch;
-mod vmas;
 mod world;

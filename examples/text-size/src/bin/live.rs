@@ -30,7 +30,14 @@ fn change(start: u64, output: u64, bytes: u64) -> Option<()> {
         tables.map(start, PhysicalAddress(output), bytes, attributes, Leaves::LARGEST).ok()?;
     }
     #[cfg(feature = "protect")]
-    tables.protect(start, bytes, PermissionChange::NONE.writable(false), Holes::Skip).ok()?;
+    tables
+        .protect(
+            start,
+            bytes,
+            PermissionChange { writable: Some(false), ..PermissionChange::NONE },
+            Holes::Skip,
+        )
+        .ok()?;
     #[cfg(feature = "unmap")]
     tables.unmap(start, bytes).ok()?;
     #[cfg(feature = "query")]

@@ -35,8 +35,8 @@ impl<S: Source> Tables<S> {
     /// # Safety
     ///
     /// For the memory of every frame that was or will be given to `source`: only the code that
-    /// allocated a frame there uses it, the environment of the tables reaches it, and it lies below the physical address size of the tables. The page size
-    /// of the tables must be that of the frames.
+    /// allocated a frame there uses it, the environment of the tables reaches it, and it lies below the
+    /// physical address size of the tables. The page size of the tables must be that of the frames.
     pub const unsafe fn new(source: S) -> Self {
         Self { source, held: 0 }
     }

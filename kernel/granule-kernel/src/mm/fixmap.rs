@@ -310,8 +310,8 @@ impl Shown {
         unsafe { self.entry(slot, index).write_volatile(descriptor.0) };
     }
 
-    /// As [`FixmapSlots::write`]. Loops over a pointer, from which the number of written entries follows. A count or an index beside it
-    /// would cost one more instruction for each entry.
+    /// As [`FixmapSlots::write`]. Loops over a pointer, from which the number of written entries follows. A count or an
+    /// index beside it would cost one more instruction for each entry.
     #[inline(always)]
     unsafe fn write(&self, slot: Slot, entries: &Entries) -> usize {
         let start = self.entry(slot, entries.first);

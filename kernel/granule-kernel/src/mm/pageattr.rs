@@ -53,7 +53,10 @@ const NO_CHANGE: PermissionChange = PermissionChange::NONE;
 /// See the module's rules; [`TableError::OutOfTables`] when there is no memory to split a leaf,
 /// [`TableError::InsideLeaf`] when the CPUs do not allow the split.
 pub(crate) fn set_memory_ro(start: VirtualAddress, pages: u64) -> Result<(), LinearError> {
-    let change = NO_CHANGE.writable(false);
+    let change = PermissionChange {
+        writable: Some(false),
+        ..NO_CHANGE
+    };
     protect(start, pages, change, None)
 }
 
@@ -63,7 +66,10 @@ pub(crate) fn set_memory_ro(start: VirtualAddress, pages: u64) -> Result<(), Lin
 ///
 /// As for [`set_memory_ro`]; [`LinearError::WritableExecutable`] when one of them is executable.
 pub(crate) fn set_memory_rw(start: VirtualAddress, pages: u64) -> Result<(), LinearError> {
-    let change = NO_CHANGE.writable(true);
+    let change = PermissionChange {
+        writable: Some(true),
+        ..NO_CHANGE
+    };
     let refused: Refused = |permissions| permissions.privileged_execute;
     protect(start, pages, change, Some(refused))
 }
@@ -74,7 +80,10 @@ pub(crate) fn set_memory_rw(start: VirtualAddress, pages: u64) -> Result<(), Lin
 ///
 /// As for [`set_memory_ro`]; [`LinearError::WritableExecutable`] when one of them is writable.
 pub(crate) fn set_memory_x(start: VirtualAddress, pages: u64) -> Result<(), LinearError> {
-    let change = NO_CHANGE.privileged_execute(true);
+    let change = PermissionChange {
+        privileged_execute: Some(true),
+        ..NO_CHANGE
+    };
     let refused: Refused = |permissions| permissions.writable;
     protect(start, pages, change, Some(refused))
 }
@@ -85,7 +94,10 @@ pub(crate) fn set_memory_x(start: VirtualAddress, pages: u64) -> Result<(), Line
 ///
 /// As for [`set_memory_ro`].
 pub(crate) fn set_memory_nx(start: VirtualAddress, pages: u64) -> Result<(), LinearError> {
-    let change = NO_CHANGE.privileged_execute(false);
+    let change = PermissionChange {
+        privileged_execute: Some(false),
+        ..NO_CHANGE
+    };
     protect(start, pages, change, None)
 }
 
@@ -176,7 +188,11 @@ fn to_default(kernel: &Kernel, tree: &mut dyn Tree, start: VirtualAddress, bytes
     if cut > 0 && !tree.reserve(needed) {
         return Err(TableError::OutOfTables { needed });
     }
-    let default = NO_CHANGE.writable(true).privileged_execute(false);
+    let default = PermissionChange {
+        writable: Some(true),
+        privileged_execute: Some(false),
+        ..NO_CHANGE
+    };
     // Permissions first: a page must never be valid with its earlier permissions. Most pages have the default
     // permissions, and then no invalidation is needed.
     let other: Refused = |permissions| !permissions.writable || permissions.privileged_execute;

@@ -271,7 +271,10 @@ fn splits(memory: &TestMemory<'_>) -> Result<(), TableError> {
     for part in 0..4u64 {
         let start = VirtualAddress(memory.start.0 + part * (100 << 20) + PAGE_AT + page);
         write(start, part);
-        let change = PermissionChange::NONE.writable(false);
+        let change = PermissionChange {
+            writable: Some(false),
+            ..PermissionChange::NONE
+        };
         tables.protect(start, page, change)?;
         assert_eq!(read(start), part, "page {part}");
     }

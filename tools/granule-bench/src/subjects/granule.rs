@@ -89,7 +89,10 @@ pub(super) trait Translation: Stage {
 
 impl Translation for Stage1 {
     const READ_WRITE: Attributes = Attributes::normal(Permissions::READ_WRITE);
-    const READ_ONLY: PermissionChange = PermissionChange::NONE.writable(false);
+    const READ_ONLY: PermissionChange = PermissionChange {
+        writable: Some(false),
+        ..PermissionChange::NONE
+    };
     const NAMES: [[&'static str; 2]; 2] = [
         ["granule", "granule, keeps tables"],
         ["granule, live", "granule, live, keeps tables"],
@@ -123,7 +126,10 @@ impl Translation for Stage1 {
 
 impl Translation for Stage2 {
     const READ_WRITE: Stage2Attributes = Stage2Attributes::normal(Stage2Permissions::READ_WRITE);
-    const READ_ONLY: Stage2PermissionChange = Stage2PermissionChange::NONE.writable(false);
+    const READ_ONLY: Stage2PermissionChange = Stage2PermissionChange {
+        writable: Some(false),
+        ..Stage2PermissionChange::NONE
+    };
     const NAMES: [[&'static str; 2]; 2] = [
         ["granule, stage 2", "granule, stage 2, keeps tables"],
         [

@@ -357,7 +357,7 @@ struct Quiet(SharedPages);
 // SAFETY: each page is given out once, by the counter of the pages. No tables are made of them.
 unsafe impl TableEnvironment for Quiet {
     fn reach(&self, page: PhysicalAddress) -> *mut u64 {
-        panic!("{page} is no table")
+        panic!("a table at {page}")
     }
 
     fn reserve(&mut self, tables: usize) -> Reservation {

@@ -53,10 +53,10 @@ impl Guest {
     }
 
     fn write_protect(&mut self, offset: u64, bytes: u64) {
-        let change = Stage2PermissionChange::NONE.writable(false);
-        let _ = self
-            .tables
-            .protect(at(offset), bytes, change, Holes::Refuse);
+        let mut change = Stage2PermissionChange::NONE;
+        change.writable = Some(false);
+        let (tables, at) = (&mut self.tables, at(offset));
+        let _ = tables.protect(at, bytes, change, Holes::Refuse);
     }
 
     fn plant(&self, tap: Option<Tap>) {
@@ -244,11 +244,11 @@ fn log_dirty(tap: Option<Tap>) -> Result {
 /// A clean page that hardware may mark dirty gets one of software's bits.
 fn mark(tap: Option<Tap>) -> Result {
     let mut guest = with_pages(HARDWARE);
-    let _ = guest
-        .tables
-        .harvest(at(0), 64 * PAGE, Harvest::Dirty, |_, _| ());
+    let tables = &mut guest.tables;
+    let _ = tables.harvest(at(0), 64 * PAGE, Harvest::Dirty, |_, _| ());
     guest.plant(tap);
-    let change = Stage2PermissionChange::NONE.software(1);
+    let mut change = Stage2PermissionChange::NONE;
+    change.software = Some(1);
     let _ = guest.tables.protect(at(0), PAGE, change, Holes::Refuse);
     guest.finish()
 }
@@ -332,8 +332,8 @@ fn by_load_and_store(kind: Event) -> Vec<Event> {
             let BitChange { set, .. } = change;
             // The entry of the first page: clean, with the modifier.
             let mut clean = Stage2Attributes::normal(Stage2Permissions::ALL);
-            clean.permissions.writable = false;
-            clean.permissions.dirty_modifier = true;
+            let to = &mut clean.permissions;
+            (to.writable, to.dirty_modifier) = (false, true);
             let geometry = Stage2::geometry::<Page4K>(&HARDWARE);
             let descriptor = clean.encode(&geometry) | OUTPUT | 0b11 | set;
             vec![Event::Store {

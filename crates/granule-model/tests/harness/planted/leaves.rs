@@ -212,7 +212,13 @@ fn set_dirty<S: Plain>(tap: Option<Tap>) -> Result {
 }
 
 fn uncached<S: Plain>() -> OfLeaves<S> {
-    OfLeaves::Change(AttributeChange::NONE.memory(S::OTHER), Holes::Refuse)
+    OfLeaves::Change(
+        AttributeChange {
+            memory: Some(S::OTHER),
+            ..AttributeChange::NONE
+        },
+        Holes::Refuse,
+    )
 }
 
 fn change_memory<S: Plain>(tap: Option<Tap>) -> Result {

@@ -51,7 +51,10 @@ impl Kernel {
     }
 
     pub(super) fn read_only(&mut self, offset: u64, bytes: u64) {
-        let change = PermissionChange::NONE.writable(false);
+        let change = PermissionChange {
+            writable: Some(false),
+            ..PermissionChange::NONE
+        };
         let at = self.at(offset);
         let _ = self.tables.protect(at, bytes, change, Holes::Refuse);
     }
@@ -187,7 +190,10 @@ pub(super) fn widen(tap: Option<Tap>) -> Result {
     let mut kernel = with_pages(Shape::kernel(48), Leaves::PAGES);
     kernel.read_only(8 * PAGE, 8 * PAGE);
     kernel.tap(tap);
-    let change = PermissionChange::NONE.writable(true);
+    let change = PermissionChange {
+        writable: Some(true),
+        ..PermissionChange::NONE
+    };
     let at = kernel.at(8 * PAGE);
     let _ = kernel.tables.protect(at, 8 * PAGE, change, Holes::Refuse);
     kernel.end()

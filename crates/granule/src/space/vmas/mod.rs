@@ -14,6 +14,8 @@
 mod edit;
 mod gap;
 mod node;
+#[cfg(test)]
+mod operations;
 pub(super) mod plan;
 #[cfg(test)]
 mod tests;
@@ -21,7 +23,6 @@ mod tests;
 pub use node::VmaNode;
 
 use super::error::SpaceError;
-use super::rights::Rights;
 use super::vma::{Advice, Vma};
 use crate::arch::VirtualAddress;
 use core::fmt;
@@ -85,7 +86,7 @@ impl<'s> Vmas<'s> {
     }
 
     /// Adds nodes to those for VMAs to come.
-    pub fn lend(&mut self, nodes: &'s mut [VmaNode<'s>]) {
+    pub(in crate::space) fn lend(&mut self, nodes: &'s mut [VmaNode<'s>]) {
         self.nodes += nodes.len();
         for node in nodes {
             self.spare.add(node);
@@ -225,19 +226,6 @@ impl<'s> Vmas<'s> {
         self.walk(self.place(start), end)
     }
 
-    /// Finds the first address from `start` to `end` that no VMA contains.
-    #[must_use]
-    pub fn first_hole(&self, start: VirtualAddress, end: VirtualAddress) -> Option<VirtualAddress> {
-        let mut at = start;
-        for vma in self.overlapping(start, end) {
-            if vma.start > at {
-                return Some(at);
-            }
-            at = vma.end;
-        }
-        (at < end).then_some(at)
-    }
-
     /// Finds where the addresses round `address` that no VMA contains begin and end, at most at `end`.
     pub(super) fn hole_around(&self, address: VirtualAddress, end: u64) -> (u64, u64) {
         let place = self.place(address);
@@ -279,7 +267,7 @@ impl<'s> Vmas<'s> {
     /// # Errors
     ///
     /// [`SpaceError::Occupied`], [`SpaceError::TooManyVmas`], [`SpaceError::OutOfVmaNodes`].
-    pub fn insert(&mut self, vma: Vma) -> Result<(), SpaceError> {
+    pub(in crate::space) fn insert(&mut self, vma: Vma) -> Result<(), SpaceError> {
         if vma.start >= vma.end {
             return Ok(());
         }
@@ -294,7 +282,8 @@ impl<'s> Vmas<'s> {
     ///
     /// [`SpaceError::TooManyVmas`] and [`SpaceError::OutOfVmaNodes`] where one VMA becomes two. Nothing
     /// has changed then.
-    pub fn remove(&mut self, start: VirtualAddress, end: VirtualAddress) -> Result<(), SpaceError> {
+    #[cfg(test)]
+    fn remove(&mut self, start: VirtualAddress, end: VirtualAddress) -> Result<(), SpaceError> {
         let plan = self.plan_replacement(start, end, None)?;
         self.carry_out(&plan);
         Ok(())
@@ -306,11 +295,12 @@ impl<'s> Vmas<'s> {
     ///
     /// [`SpaceError::NotMapped`] where there is a hole, [`SpaceError::TooManyVmas`],
     /// [`SpaceError::OutOfVmaNodes`]. Nothing has changed then.
-    pub fn protect(
+    #[cfg(test)]
+    fn protect(
         &mut self,
         start: VirtualAddress,
         end: VirtualAddress,
-        rights: Rights,
+        rights: super::Rights,
     ) -> Result<(), SpaceError> {
         let plan = self.plan_change(start, end, Change::Rights(rights))?;
         self.carry_out(&plan);
@@ -322,7 +312,7 @@ impl<'s> Vmas<'s> {
     /// # Errors
     ///
     /// As for [`protect`](Self::protect).
-    pub fn advise(
+    pub(in crate::space) fn advise(
         &mut self,
         start: VirtualAddress,
         end: VirtualAddress,
@@ -393,7 +383,7 @@ impl<'s> Vmas<'s> {
     /// # Errors
     ///
     /// [`SpaceError::TooManyVmas`], [`SpaceError::OutOfVmaNodes`]. Nothing has changed then.
-    pub fn copy_from(&mut self, other: &Vmas<'_>) -> Result<(), SpaceError> {
+    pub(in crate::space) fn copy_from(&mut self, other: &Vmas<'_>) -> Result<(), SpaceError> {
         if other.count > self.most {
             return Err(SpaceError::TooManyVmas { most: self.most });
         }
@@ -409,7 +399,7 @@ impl<'s> Vmas<'s> {
     }
 
     /// Removes all VMAs.
-    pub fn clear(&mut self) {
+    pub(in crate::space) fn clear(&mut self) {
         if let Some(root) = self.root.take() {
             self.spare.add_all(root);
         }

@@ -2,6 +2,7 @@
 
 use super::node::LEAF;
 use super::*;
+use crate::space::Rights;
 use core::cell::Cell;
 use std::boxed::Box;
 use std::vec::Vec;

@@ -82,9 +82,11 @@ impl<'r> TestMemory<'r> {
         writable: bool,
         executable: bool,
     ) -> Result<(), TableError> {
-        let change = PermissionChange::NONE
-            .writable(writable)
-            .privileged_execute(executable);
+        let change = PermissionChange {
+            writable: Some(writable),
+            privileged_execute: Some(executable),
+            ..PermissionChange::NONE
+        };
         let page = self.page(0);
         tables.protect(page, self.page_bytes(), change)
     }
@@ -107,7 +109,10 @@ impl<'r> TestMemory<'r> {
             for number in 1.. {
                 if let Some(at) = before {
                     let start = VirtualAddress(self.start.0 + at + page);
-                    let change = PermissionChange::NONE.writable(false);
+                    let change = PermissionChange {
+                        writable: Some(false),
+                        ..PermissionChange::NONE
+                    };
                     tables.protect(start, page, change)?;
                 }
                 inject::arm(number);
@@ -146,9 +151,11 @@ impl<'r> TestMemory<'r> {
     /// Makes everything writable and merges it to the original sizes.
     pub(super) fn restore(&self, tables: &mut dyn Tree) -> Result<(), TableError> {
         let bytes = 1 << SHIFT;
-        let change = PermissionChange::NONE
-            .writable(true)
-            .privileged_execute(false);
+        let change = PermissionChange {
+            writable: Some(true),
+            privileged_execute: Some(false),
+            ..PermissionChange::NONE
+        };
         tables.protect(self.start, bytes, change)?;
         tables.merge(self.start, bytes, Leaves::LARGEST)?;
         Ok(())

@@ -273,7 +273,9 @@ fn programs_of_all_sizes_at_once_take_what_each_takes_alone() {
             _ => -1.0,
         };
         assert!((least..=1.0).contains(&over), "{op}: {over} %:\n{table}");
-        assert!(row["instructions"].as_u64() >= pages, "{op}:\n{table}");
+        // Unmapping large leaves takes less than an instruction a page.
+        let least = pages.filter(|_| op != "munmap");
+        assert!(row["instructions"].as_u64() >= least, "{op}:\n{table}");
     }
 }
 

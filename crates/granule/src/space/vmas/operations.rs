@@ -1,9 +1,21 @@
 //! VMAs against a plain list of pages, with every lack of memory on the way, and the limit of their number.
 
-use granule::arch::VirtualAddress;
-use granule::space::{Advice, Rights, SpaceError, Vma, VmaNode, Vmas};
+#![allow(
+    unsafe_code,
+    reason = "nodes that a test frees when their tree is gone"
+)]
+
+extern crate std;
+
+use super::{VmaNode, Vmas};
+use crate::arch::VirtualAddress;
+use crate::space::{Advice, Rights, SpaceError, Vma};
 use granule_testing::cases::config;
 use proptest::prelude::*;
+use std::boxed::Box;
+use std::string::ToString;
+use std::vec;
+use std::vec::Vec;
 
 /// Pages of a few VMAs, which one node has, and of many.
 const FEW: u64 = 40;
