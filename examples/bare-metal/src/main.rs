@@ -15,7 +15,7 @@ use granule::arch::{
     VirtualAddress,
 };
 use granule::hw;
-use granule::table::{AnyPageTables, Holes, Leaves, PermissionChange};
+use granule::table::{AnyPageTables, Holes, Leaves, PermissionChange, Piece};
 
 const RAM_END: u64 = 0x8000_0000;
 /// The upper half of RAM, in which mappings change.
@@ -52,6 +52,13 @@ unsafe extern "C" {
     fn probe_write(address: u64) -> u64;
 }
 
+/// A range that is mapped to its own address.
+fn piece(start: u64, end: u64, permissions: Permissions, leaves: Leaves) -> Piece {
+    let (output, bytes) = (PhysicalAddress(start), end - start);
+    let (start, attributes) = (VirtualAddress(start), Attributes::normal(permissions));
+    Piece { start, output, bytes, attributes, leaves }
+}
+
 /// Prints the status of the fault that an access had, if it had one: the low bits of its syndrome.
 fn probe(what: &str, access: unsafe extern "C" fn(u64) -> u64, at: u64) {
     // SAFETY: the access is to the upper half of RAM, which nothing uses, and a fault returns its syndrome.
@@ -84,16 +91,14 @@ fn run([text, rodata, data, pool, end]: [u64; 5]) -> Option<()> {
 
     // No CPU walks these tables yet.
     let mut tables = reported(AnyPageTables::new(geometry, environment))?;
-    let mut map = |start, end, attributes, leaves| {
-        let (from, to) = (VirtualAddress(start), PhysicalAddress(start));
-        reported(tables.map(from, to, end - start, attributes, leaves))
-    };
-    map(UART, UART + 0x1_0000, Attributes::device(), large)?;
-    map(RAM, text, Attributes::normal(Permissions::READ), large)?;
-    map(text, rodata, Attributes::normal(Permissions::READ_EXECUTE), large)?;
-    map(rodata, data, Attributes::normal(Permissions::READ), large)?;
-    map(data, TEST, Attributes::normal(Permissions::READ_WRITE), large)?;
-    map(TEST, RAM_END, Attributes::normal(Permissions::READ_WRITE), changing)?;
+    reported(tables.map(VirtualAddress(UART), PhysicalAddress(UART), 0x1_0000, Attributes::device(), large))?;
+    reported(tables.map_pieces(&[
+        piece(RAM, text, Permissions::READ, large),
+        piece(text, rodata, Permissions::READ_EXECUTE, large),
+        piece(rodata, data, Permissions::READ, large),
+        piece(data, TEST, Permissions::READ_WRITE, large),
+        piece(TEST, RAM_END, Permissions::READ_WRITE, changing),
+    ]))?;
 
     // SAFETY: this is the only CPU, and walks the tables with the registers below. The vectors resolve TLB conflict
     // aborts without data and stack, and their code is in a mapping of its own.

@@ -206,7 +206,7 @@ impl<R: PhysToVirt> Arena<R> {
         };
         for table in skipped.step_by(page as usize) {
             // SAFETY: the page lay between `next` and `end` of `pool` or `ram`, which only `new`,
-            // `extend` and this allocator set: it belongs to the arena, can be accessed, and was
+            // `extend` and this type set: it belongs to the arena, can be accessed, and was
             // never allocated. So no entry and no TTBR leads to it.
             self.free(unsafe { FreedTable::unreachable(PhysicalAddress(table)) });
         }
@@ -247,7 +247,8 @@ impl<R: PhysToVirt> Arena<R> {
 ///
 /// # Safety
 ///
-/// `arena` returns the arena that all pages of the environment come from, always the same one, or always `None`.
+/// `arena` returns the arena that all pages of the environment come from, always the same one, or always `None`,
+/// and leaves the environment in place.
 /// If the arena has RAM from [`Arena::extend`] and one of the `pieces` covers it, the arena's memory
 /// and the environment of `tables` reach that RAM once the piece is mapped: this CPU walks the tables,
 /// and the piece maps the RAM, readable and writable, to where both look for it.

@@ -119,7 +119,12 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         // A new VMA keeps the tables at its edges.
         let hole = match new {
             Some(_) => (from, to),
-            None => self.vmas.hole_around(start, self.geometry().span()),
+            None => {
+                let (low, high) = self.vmas.hole_around(start);
+                let (base, span) = (self.geometry().base().0, self.geometry().span());
+                let offset = |address: VirtualAddress| address.0.wrapping_sub(base);
+                (low.map_or(0, offset), high.map_or(span, offset))
+            }
         };
         self.release((from, to), hole, frames);
         Ok(())
@@ -245,6 +250,9 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
     /// the hole round the range no VMA is left, so nothing is mapped: the last VMA that a table translates a
     /// part of takes the table along.
     fn release(&mut self, (from, to): (u64, u64), hole: (u64, u64), frames: &mut F) {
+        if from >= to {
+            return;
+        }
         self.unfold_edges(from, to);
         let pages = self
             .tables

@@ -10,7 +10,7 @@
 )]
 
 use super::live::Live;
-use super::piece::Leaves;
+use super::piece::{Leaves, Piece};
 use super::protect::{Holes, PermissionChange};
 use super::visit::Mapping;
 use super::{Liveness, PageTables, TableEnvironment, TableError};
@@ -203,6 +203,15 @@ impl<E: TableEnvironment> AnyPageTables<E> {
         leaves: Leaves,
     ) -> Result<(), TableError> {
         sized!(&mut self.0, tables => tables.map(start, output, bytes, attributes, leaves))
+    }
+
+    /// [`PageTables::map_pieces`].
+    ///
+    /// # Errors
+    ///
+    /// As for that method.
+    pub fn map_pieces(&mut self, pieces: &[Piece]) -> Result<(), TableError> {
+        sized!(&mut self.0, tables => tables.map_pieces(pieces))
     }
 
     /// [`PageTables::protect`].

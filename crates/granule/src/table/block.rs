@@ -155,7 +155,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// Gives back a table that was not needed.
     pub(crate) fn free_new(&mut self, table: NewTable) {
         // SAFETY: the page in the private field of `NewTable`, which `new_table` alone makes, came from
-        // this allocator, and nothing ever led to it.
+        // this environment, and nothing ever led to it.
         let freed = unsafe { super::FreedTable::unreachable(table.0) };
         self.environment.free(freed);
     }

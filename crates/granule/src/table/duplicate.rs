@@ -76,7 +76,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         tables
     }
 
-    /// Fills `to`, a private table, with the pages of `from`. `None` means that the allocator broke
+    /// Fills `to`, a private table, with the pages of `from`. `None` means that the environment broke
     /// its promise.
     #[allow(clippy::too_many_arguments)]
     fn duplicate_in(

@@ -107,7 +107,9 @@ pub enum Reservation {
 /// - An allocated page has the page size of the tables and is aligned to it. It lies below the
 ///   physical address size of the geometry, and no other code uses it until it is freed. Its contents
 ///   may be anything. A run has no more pages than asked for, and an aligned one as many, aligned to all
-///   of them.
+///   of them. A freed page goes back to where it came from, or where it may be used with its size.
+/// - [`capabilities`](Self::capabilities) claims no feature that a CPU which walks the tables lacks, and
+///   leaves out no erratum.
 /// - Functions with bodies of their own access exactly the named entries. A distance or a number that
 ///   they return does not lie behind them. For [`Visibility::Live`] and [`Visibility::Publish`] they store
 ///   each entry with a single 64-bit access in the requested order, and [`exchange`](Self::exchange) and
@@ -134,10 +136,15 @@ pub unsafe trait TableEnvironment {
     /// Issues one instruction. On arm64 `hw::issue` does. Tables that no CPU walks need none.
     fn invalidate(&mut self, instruction: Maintenance);
 
-    /// The TLBI features of the CPUs that walk the tables.
+    /// The TLBI features of the CPUs that walk the tables, none of which may lack one, and their errata.
+    /// [`TlbCapabilities::of`] has them for one CPU. Where nothing is known of the CPUs, each TLBI is issued by
+    /// single address, and twice: a CPU may have the erratum that needs it.
     #[inline(always)]
     fn capabilities(&self) -> TlbCapabilities {
-        TlbCapabilities::BASIC
+        TlbCapabilities {
+            repeat: true,
+            ..TlbCapabilities::BASIC
+        }
     }
 
     /// The common properties of the pages. Tables of another page size, or whose descriptors cannot

@@ -79,7 +79,7 @@ pub enum TableError {
         /// The type's page size.
         page: PageSize,
     },
-    /// The allocator's pages reach beyond the physical addresses of the CPU and the descriptor
+    /// The pages for tables reach beyond the physical addresses of the CPU and the descriptor
     /// format.
     TablesTooHigh {
         /// The end of the last page.
@@ -87,10 +87,10 @@ pub enum TableError {
         /// The usable bits of physical address.
         pa_bits: u32,
     },
-    /// The page sizes of the type and of the allocator's pages differ.
+    /// The page sizes of the type and of the environment's pages differ.
     WrongTablePages {
-        /// The allocator's page size.
-        allocator: PageSize,
+        /// The size of the environment's pages.
+        given: PageSize,
         /// The type's page size.
         page: PageSize,
     },
@@ -151,11 +151,11 @@ impl fmt::Display for TableError {
             }
             Self::TablesTooHigh { end, pa_bits } => write!(
                 f,
-                "pages for tables reach up to {end}, beyond {pa_bits} bits: give the allocator lower memory"
+                "pages for tables reach up to {end}, beyond {pa_bits} bits: give the environment lower memory"
             ),
-            Self::WrongTablePages { allocator, page } => write!(
+            Self::WrongTablePages { given, page } => write!(
                 f,
-                "the allocator has {allocator} pages, the tables were asked for with {page}"
+                "the environment has {given} pages, the tables were asked for with {page}"
             ),
             Self::WrongStage => write!(
                 f,

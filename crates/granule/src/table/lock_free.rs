@@ -29,7 +29,7 @@ use crate::arch::{Geometry, PhysicalAddress, VirtualAddress};
 /// # Safety
 ///
 /// `root` must be a full table page of `geometry`'s start level, and `environment` must reach every
-/// table on the way to the pages; its allocator is not used. While this function runs, other code
+/// table on the way to the pages; it allocates nothing. While this function runs, other code
 /// may change the tree, except the entries of these pages and those on the way to them. Pages that
 /// become invalid must not be in use.
 pub unsafe fn set_valid<P: Page, E: TableEnvironment>(

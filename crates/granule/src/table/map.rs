@@ -122,7 +122,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     }
 
     /// Maps the cursor's part up to `to` in the entries of one table, all of which are whole or
-    /// which is one. `None` means that the allocator broke its promise.
+    /// which is one. `None` means that the environment broke its promise.
     #[inline(never)]
     fn write(
         &mut self,

@@ -282,7 +282,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         };
         if pages.page_size != P::SIZE {
             return Err(TableError::WrongTablePages {
-                allocator: pages.page_size,
+                given: pages.page_size,
                 page: P::SIZE,
             });
         }

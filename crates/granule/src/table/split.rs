@@ -290,7 +290,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     }
 
     /// Makes tables of the cut entries of one leaf, whose hint is cleared. `None` means that the
-    /// allocator broke its promise; every address then still translates as before.
+    /// environment broke its promise; every address then still translates as before.
     #[inline(never)]
     fn split(&mut self, leaf: &Straddled, cut: &Cut) -> Option<()> {
         let mut number = 0;

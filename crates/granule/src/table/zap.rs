@@ -114,6 +114,21 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         }
     }
 
+    /// Whether a table has no entry but those for some of the offsets that it translates.
+    fn has_none_outside(
+        &self,
+        table: PhysicalAddress,
+        level: Level,
+        (from, to): (u64, u64),
+    ) -> bool {
+        let shift = P::SIZE.level_shift(level);
+        let first = Self::index(from, level);
+        let behind = first + ((to - 1) >> shift) as usize - (from >> shift) as usize + 1;
+        let rest = P::SIZE.entries() - behind;
+        self.find_mapped(table, 0, first).is_none()
+            && self.find_mapped(table, behind, rest).is_none()
+    }
+
     /// Calls `visit` for runs of the frames between two offsets, which cut no block.
     pub(crate) fn visit_frames(
         &self,
@@ -200,6 +215,7 @@ impl<P: Page, E: TableEnvironment> Invalidated<'_, P, E> {
                     .again()
                     .collect(below, level.next(), part, here, release);
                 if here {
+                    debug_assert!(self.look().has_none_outside(below, level.next(), part));
                     self.free(below);
                 }
             } else if here {

@@ -27,7 +27,7 @@ fn pages_that_are_no_tables_of_the_geometry_are_refused() {
     assert!(matches!(
         other_size,
         Some(TableError::WrongTablePages {
-            allocator: PageSize::K16,
+            given: PageSize::K16,
             page: PageSize::K4
         })
     ));

@@ -163,6 +163,14 @@ macro_rules! usual {
                 map(at(start), output, 32 * page, RW, largest)
             );
         }
+        let piece = Piece {
+            start: at(140),
+            output,
+            bytes: page,
+            attributes: RW,
+            leaves: largest,
+        };
+        answer!(answers, tables, map_pieces(&[piece]));
         answer!(
             answers,
             tables,

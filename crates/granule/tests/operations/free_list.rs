@@ -403,7 +403,7 @@ fn refusals<P: Page>(size: PageSize, end: u64) -> [Option<TableError>; 2] {
 #[test]
 fn pages_of_another_size_or_too_high_are_refused() {
     let wrong = TableError::WrongTablePages {
-        allocator: PageSize::K4,
+        given: PageSize::K4,
         page: PageSize::K64,
     };
     let low = FIRST + (1 << 16);

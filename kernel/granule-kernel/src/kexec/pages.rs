@@ -15,7 +15,7 @@ use arrayvec::ArrayVec;
 use core::cell::Cell;
 use granule::arch::{Descriptor, PhysicalAddress};
 use granule::hw::cache;
-use granule::table::{FreedTable, Maintenance, Reservation, TableEnvironment, TableRun};
+use granule::table::{FreedTable, Maintenance, TableEnvironment, TableRun};
 use granule_kcore::kexec::handoff_note::NAMES;
 use granule_kexec::{
     Digest, ListError, ListHeader, ListMemory, MemoryMap, PhysRange, Refusal, RelocationList,
@@ -211,11 +211,7 @@ unsafe impl TableEnvironment for Held {
     /// No CPU walks what the pages hold.
     fn invalidate(&mut self, _: Maintenance) {}
 
-    /// Nothing is reserved: other allocations may come first. A shortage shows in `allocate_run`.
-    fn reserve(&mut self, _: usize) -> Reservation {
-        Reservation::Granted
-    }
-
+    // Nothing is reserved: other allocations may come first, and a shortage shows here.
     fn allocate_run(&mut self, most: usize) -> Option<TableRun> {
         let taken = self.take((most as u64).saturating_mul(page_bytes())).ok()?;
         Some(TableRun {

@@ -95,7 +95,7 @@ struct FixmapBuilder<'e, P, E> {
     page: PhantomData<P>,
 }
 
-/// Why a walk stopped: the allocator broke its reservation, or an entry is already mapped.
+/// Why a walk stopped: the slots broke their reservation, or an entry is already mapped.
 enum Stop {
     Exhausted,
     Occupied { offset: u64 },
@@ -152,14 +152,14 @@ where
         Ok(stats)
     }
 
-    /// Checks that the allocator's pages are tables of the geometry.
+    /// Checks that the slots' pages are tables of the geometry.
     fn check_table_pages(&self) -> Result<(), TableError> {
         let Some(pages) = self.environment.pages() else {
             return Ok(());
         };
         if pages.page_size != P::SIZE {
             return Err(TableError::WrongTablePages {
-                allocator: pages.page_size,
+                given: pages.page_size,
                 page: P::SIZE,
             });
         }

@@ -226,15 +226,14 @@ impl<'s> Vmas<'s> {
         self.walk(self.place(start), end)
     }
 
-    /// Finds where the addresses round `address` that no VMA contains begin and end, at most at `end`.
-    pub(super) fn hole_around(&self, address: VirtualAddress, end: u64) -> (u64, u64) {
+    /// Finds the end of the VMA before `address` and the start of the one behind it, which no VMA contains.
+    pub(super) fn hole_around(
+        &self,
+        address: VirtualAddress,
+    ) -> (Option<VirtualAddress>, Option<VirtualAddress>) {
         let place = self.place(address);
-        let before = self.before(&place, address);
-        let behind = place.vma();
-        (
-            before.map_or(0, |vma| vma.end.0),
-            behind.map_or(end, |vma| vma.start.0),
-        )
+        let before = self.before(&place, address).map(|vma| vma.end);
+        (before, place.vma().map(|vma| vma.start))
     }
 
     /// Finds the highest address, a multiple of `align`, at which `bytes` bytes are free between `low`
