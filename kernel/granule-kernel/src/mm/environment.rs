@@ -43,7 +43,7 @@ pub(crate) struct BareEnvironment<'a> {
 }
 
 // SAFETY: `memory` reaches the image and the linear map, in which all tables lie; each source's implementer
-// answers for its own pages, and the caller of `environment` promises those of a range. Every instruction is
+// answers for its own pages, and the caller of `new` promises those of a range. Every instruction is
 // issued.
 unsafe impl TableEnvironment for BareEnvironment<'_> {
     #[inline(always)]
