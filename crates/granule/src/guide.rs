@@ -1,12 +1,57 @@
-//! A guide for kernel authors: how to write code that assumes no page size. This module holds only
-//! text and examples.
+//! A guide for kernel authors: the names that most code needs, which call does what, and how to write
+//! code that assumes no page size. This module holds only text and examples.
+//!
+//! # The ten names that most code needs
+//!
+//! | name | meaning |
+//! | --- | --- |
+//! | [`PageSize`](crate::arch::PageSize) | 4K, 16K or 64K as a value; [`Page`](crate::arch::Page) is the same as a type |
+//! | [`Geometry`](crate::arch::Geometry) | the shape of an address space: page size, bits, half, regime |
+//! | [`PhysicalAddress`](crate::arch::PhysicalAddress), [`VirtualAddress`](crate::arch::VirtualAddress) | the addresses; the field is public |
+//! | [`Attributes`](crate::arch::Attributes) | a leaf besides its address: memory type, [`Permissions`](crate::arch::Permissions), flags |
+//! | [`TableEnvironment`](crate::table::TableEnvironment) | the trait that a kernel implements |
+//! | [`PageTables`](crate::table::PageTables) | a tree of tables; [`AnyPageTables`](crate::table::AnyPageTables) has the page size as a value |
+//! | [`Live`](crate::table::Live) | such a tree once CPUs may walk it |
+//! | [`Leaves`](crate::table::Leaves) | the largest leaves that a mapping may use |
+//! | [`Holes`](crate::table::Holes) | whether a range may have unmapped addresses |
+//! | [`TableError`](crate::table::TableError) | why nothing was changed |
+//!
+//! # Which call does what
+//!
+//! | task | call |
+//! | --- | --- |
+//! | find out what the CPU has | `hw::cpu_features`, [`CpuFeatures`](crate::arch::CpuFeatures) |
+//! | shape an address space | [`Geometry::new`](crate::arch::Geometry::new) |
+//! | run code for the page size chosen at boot | [`PageSize::dispatch`](crate::arch::PageSize::dispatch) |
+//! | make a tree | [`PageTables::new`](crate::table::PageTables::new) |
+//! | map a range | [`map`](crate::table::PageTables::map); several at once or none: [`map_pieces`](crate::table::PageTables::map_pieces) |
+//! | map frames that lie apart | [`map_frames`](crate::table::PageTables::map_frames) |
+//! | look up one address | [`query`](crate::table::PageTables::query) |
+//! | go through the leaves of a range | [`for_each`](crate::table::PageTables::for_each); tables too, or with an early end: [`visit`](crate::table::PageTables::visit) |
+//! | change permissions | [`protect`](crate::table::PageTables::protect) |
+//! | change any attribute | [`modify`](crate::table::PageTables::modify) |
+//! | take pages away for a time | [`set_invalid`](crate::table::PageTables::set_invalid), [`set_valid`](crate::table::PageTables::set_valid); without the lock: [`lock_free`](crate::table::lock_free) |
+//! | unmap a range | [`unmap`](crate::table::PageTables::unmap); with the tables kept: [`unmap_keeping_tables`](crate::table::PageTables::unmap_keeping_tables) |
+//! | work page by page | [`cursor`](crate::table::PageTables::cursor) |
+//! | find and clear accessed or dirty leaves | [`harvest`](crate::table::PageTables::harvest) |
+//! | give a tree to CPUs | [`make_live`](crate::table::PageTables::make_live), [`Live::ttbr`](crate::table::Live::ttbr) |
+//! | turn the MMU on | [`Translation::new`](crate::arch::Translation::new), `hw::enable` |
+//! | change a tree that CPUs walk | [`Live::changes`](crate::table::Live::changes), then the calls above |
+//! | allow live leaves to be split | [`bbm_policy::decide`](crate::arch::bbm_policy::decide), [`set_bbm`](crate::table::PageTables::set_bbm) |
+//! | make leaves larger or smaller | [`merge`](crate::table::PageTables::merge), [`limit_leaves`](crate::table::PageTables::limit_leaves) |
+//! | map all RAM | [`linear::create`](crate::linear::create) |
+//! | map a guest's memory | [`PageTables`](crate::table::PageTables) of [`Stage2`](crate::table::Stage2), `hw::enable_stage2` |
+//! | read tables of somebody else | [`TableView`](crate::table::TableView) |
+//! | free a tree | [`destroy`](crate::table::PageTables::destroy); of a live one first [`retire`](crate::table::Live::retire) |
+//!
+//! # Code that assumes no page size
 //!
 //! A kernel built for one page size has a constant, and every driver uses it. Once the size is
 //! chosen at boot, each of those uses is a bug, and most of them compile. This library has no such
 //! constant. The compiler rejects most wrong assumptions, and checks find the others. The
 //! documentation tests try each example below that must not compile; the codes are the compiler's.
 //!
-//! # A page size is a type or a value, never a constant
+//! ## A page size is a type or a value, never a constant
 //!
 //! There is nothing to import:
 //!
@@ -38,7 +83,7 @@
 //! let bytes: u64 = granule::arch::PageSize::K4;
 //! ```
 //!
-//! # Objects of different page sizes do not mix
+//! ## Objects of different page sizes do not mix
 //!
 //! Tables, spaces and all other objects generic over the size carry the size in their type:
 //!
@@ -79,7 +124,7 @@
 //! }
 //! ```
 //!
-//! # Storage and tables of fixed size
+//! ## Storage and tables of fixed size
 //!
 //! The compiler fixes an array's length, so an array cannot be "one page" long:
 //!
@@ -114,7 +159,7 @@
 //! const _: () = assert!(size_of::<[u64; 64]>() as u64 <= PageSize::MIN.bytes());
 //! ```
 //!
-//! # What the compiler cannot check
+//! ## What the compiler cannot check
 //!
 //! - A plain number: `address >> 12` compiles. A test of this project reads all code that the page
 //!   sizes share (`tools/xtask/src/page_constants.rs`). It rejects constants named like a page size, and

@@ -18,7 +18,7 @@
 //! - `hw`, on arm64 only: the running CPU. It has barriers and TLBIs, the ID registers, cache
 //!   maintenance, the switch of the MMU, and a handler of TLB conflict aborts. No other module
 //!   issues an instruction.
-//! - [`guide`]: how to write code that assumes no page size, with examples.
+//! - [`guide`]: which call does what, and how to write code that assumes no page size, with examples.
 //!
 //! Modules import in one direction; `hw` is behind a trait of [`table`]:
 //!
@@ -62,6 +62,13 @@
 //! A kernel implements [`table::TableEnvironment`], with `hw::issue` for the instructions. The module
 //! `hw` has the whole way from MMU off to on, step by step, and `examples` in the repository has a
 //! kernel and firmware that boot.
+//!
+//! # Names
+//!
+//! Kernels have types of their own called `PageSize`, `Page`, `Level` or `FreeList`. There is no prelude
+//! and no prefix: a kernel imports modules (`use granule::{arch, table};`) and writes `arch::PageSize`.
+//! A prefix would repeat the module's name in every line of the kernels that have no such types.
+//! [`guide`] begins with the names that most code needs.
 //!
 //! # Features
 //!

@@ -15,13 +15,41 @@ use granule::arch::{
 };
 use granule::linear::LeafStats;
 use granule::table::{
-    AttributeChange, Leaves, PageTables, PermissionChange, Piece, Stage, Stage1, Stage2,
-    Stage2PermissionChange, TableEnvironment,
+    Leaves, PageTables, PermissionChange, Piece, Stage, Stage1, Stage2, Stage2PermissionChange,
+    TableEnvironment,
 };
 use proptest::prelude::*;
 
+/// A change of attributes for `modify`: of those that are named.
+#[derive(Clone, Copy, Debug)]
+pub struct AttributeChange<M, P> {
+    pub memory: Option<M>,
+    pub shareability: Option<Shareability>,
+    pub accessed: Option<bool>,
+    /// Of leaves whose dirty state hardware manages.
+    pub dirty: Option<bool>,
+    pub permissions: Option<P>,
+}
+
+impl<M, P> AttributeChange<M, P> {
+    /// No change.
+    pub const NONE: Self = Self {
+        memory: None,
+        shareability: None,
+        accessed: None,
+        dirty: None,
+        permissions: None,
+    };
+}
+
+/// The change of attributes of a stage.
+pub type AttributeChangeOf<S> =
+    AttributeChange<<S as TestStage>::Memory, <S as Stage>::PermissionChange>;
+
 /// A stage that can be tested.
 pub trait TestStage: Stage {
+    /// The kind of memory.
+    type Memory: Copy + std::fmt::Debug + Eq;
     /// Two kinds of memory besides that of RAM.
     const OTHER_MEMORY: [Self::Memory; 2];
 
@@ -64,11 +92,23 @@ pub trait TestStage: Stage {
 
     /// Kinds of memory.
     fn any_memory() -> BoxedStrategy<Self::Memory>;
-    /// Attributes after a change of memory type, shareability or access flag.
+    /// Changes memory type, shareability and access flag.
+    fn set_others(attributes: &mut Self::Attributes, change: &AttributeChangeOf<Self>);
+    /// Attributes after a change of any of them.
     fn with_attributes(
-        attributes: Self::Attributes,
-        change: &AttributeChange<Self::Memory>,
-    ) -> Self::Attributes;
+        mut attributes: Self::Attributes,
+        change: &AttributeChangeOf<Self>,
+        arch: &Arch,
+    ) -> Self::Attributes {
+        Self::set_others(&mut attributes, change);
+        if let (Some(dirty), Some(_)) = (change.dirty, Self::dirty_state(&attributes)) {
+            attributes = Self::with_dirty_state(attributes, dirty);
+        }
+        match &change.permissions {
+            Some(permissions) => Self::changed(attributes, permissions, arch),
+            None => attributes,
+        }
+    }
     /// Whether the page is dirty; `None` where hardware does not manage that.
     fn dirty_state(attributes: &Self::Attributes) -> Option<bool>;
     /// The attributes of a page that hardware manages, dirty or clean.
@@ -181,6 +221,8 @@ fn maybe() -> impl Strategy<Value = Option<bool>> {
 }
 
 impl TestStage for Stage1 {
+    type Memory = MemoryType;
+
     const OTHER_MEMORY: [MemoryType; 2] = [MemoryType::Device, MemoryType::NormalNonCacheable];
 
     fn attribute_bits(attributes: &Attributes, arch: &Arch) -> u64 {
@@ -329,14 +371,10 @@ impl TestStage for Stage1 {
         .boxed()
     }
 
-    fn with_attributes(
-        mut attributes: Self::Attributes,
-        change: &AttributeChange<Self::Memory>,
-    ) -> Self::Attributes {
+    fn set_others(attributes: &mut Self::Attributes, change: &AttributeChangeOf<Self>) {
         attributes.memory = change.memory.unwrap_or(attributes.memory);
         attributes.shareability = change.shareability.unwrap_or(attributes.shareability);
         attributes.accessed = change.accessed.unwrap_or(attributes.accessed);
-        attributes
     }
 
     fn dirty_state(attributes: &Self::Attributes) -> Option<bool> {

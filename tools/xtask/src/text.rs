@@ -2,16 +2,20 @@
 //! them. One page size, `opt-level` 3, without link-time optimization: what cargo builds where nobody
 //! says otherwise.
 //!
-//! The programs are `examples/text-size`; nobody runs them. A row that is larger than its limit fails
-//! the step `examples`. A limit is the last size and some room, and only goes down.
+//! The programs are `examples/text-size`; nobody runs them. The step `examples` fails if a row is larger
+//! than its limit, which is the last size and some room and only goes down; if a function of the library
+//! has a frame of more than [`FRAME_LIMIT`] bytes; or if a program links a way to a panic.
 
-use std::path::Path;
+use std::collections::BTreeMap;
 
 use anyhow::{Context, Result, ensure};
-use object::{Object, ObjectSection};
+use object::{Object, ObjectSection, ObjectSymbol, SymbolKind};
 use serde::Serialize;
 use xtask::files;
 use xtask::workspace::{KERNEL_TARGET, cargo, root, run, target_dir};
+
+/// The most bytes of the frame of a function of the library: kernels have small stacks.
+const FRAME_LIMIT: u64 = 512;
 
 /// A program, and what is said of it.
 struct Program {
@@ -22,7 +26,7 @@ struct Program {
     aim: Option<u64>,
 }
 
-const PROGRAMS: [Program; 6] = [
+const PROGRAMS: [Program; 7] = [
     Program {
         what: "map and enable",
         name: "enable",
@@ -48,6 +52,13 @@ const PROGRAMS: [Program; 6] = [
         what: "protect, live",
         name: "live",
         features: "protect",
+        limit: 26_600,
+        aim: None,
+    },
+    Program {
+        what: "modify, live",
+        name: "live",
+        features: "modify",
         limit: 26_600,
         aim: None,
     },
@@ -79,6 +90,8 @@ struct Text {
     what: &'static str,
     bytes: u64,
     limit: u64,
+    /// The largest frame of a function of the library.
+    frame: Frame,
     #[serde(skip_serializing_if = "Option::is_none")]
     aim: Option<u64>,
 }
@@ -96,8 +109,8 @@ pub(crate) fn text(json: bool) -> Result<()> {
             .map(|aim| format!(", aim {aim}"))
             .unwrap_or_default();
         println!(
-            "{:6} bytes: {} (limit {}{aim})",
-            row.bytes, row.what, row.limit
+            "{:6} bytes: {} (limit {}{aim}), largest frame {} bytes in {}",
+            row.bytes, row.what, row.limit, row.frame.bytes, row.frame.function
         );
     }
     Ok(())
@@ -107,24 +120,35 @@ pub(crate) fn text(json: bool) -> Result<()> {
 pub(crate) fn check() -> Result<()> {
     for row in measured()?.rows {
         let Text {
-            what, bytes, limit, ..
+            what,
+            bytes,
+            limit,
+            frame,
+            ..
         } = row;
         ensure!(
             bytes <= limit,
             "`{what}` takes {bytes} bytes of text, the limit is {limit}: see `cargo xtask text`"
+        );
+        ensure!(
+            frame.bytes <= FRAME_LIMIT,
+            "`{what}`: the frame of `{}` has {} bytes, the limit is {FRAME_LIMIT}",
+            frame.function,
+            frame.bytes
         );
     }
     Ok(())
 }
 
 fn measured() -> Result<Texts> {
-    let nothing = built("nothing", "")?;
+    let nothing = built("nothing", "")?.text;
     let rows = PROGRAMS.iter().map(|program| {
-        let bytes = built(program.name, program.features)?;
+        let built = built(program.name, program.features)?;
         Ok(Text {
             what: program.what,
-            bytes: bytes.saturating_sub(nothing),
+            bytes: built.text.saturating_sub(nothing),
             limit: program.limit,
+            frame: built.frame,
             aim: program.aim,
         })
     });
@@ -132,29 +156,99 @@ fn measured() -> Result<Texts> {
     Ok(Texts { schema: 1, rows })
 }
 
-/// Builds a program, and returns the bytes of its text.
-fn built(name: &str, features: &str) -> Result<u64> {
+/// What is read from a finished program.
+struct Built {
+    text: u64,
+    frame: Frame,
+}
+
+/// A function and the bytes of its frame.
+#[derive(Debug, Default, Serialize)]
+struct Frame {
+    bytes: u64,
+    function: String,
+}
+
+/// Builds a program, and reads it.
+fn built(name: &str, features: &str) -> Result<Built> {
     let target = target_dir().join("examples");
     let mut build = cargo(&["build", "--quiet", "--profile", "plain", "-p", "text-size"]);
     build
         .arg("--manifest-path")
         .arg(root().join("examples/Cargo.toml"));
     build.arg("--target-dir").arg(&target);
-    build.args([
-        "--target",
-        KERNEL_TARGET,
-        "--no-default-features",
-        "--bin",
-        name,
-    ]);
+    build.args(["--target", KERNEL_TARGET]);
+    build.args(["--no-default-features", "--bin", name]);
     build.args(["--features", features]);
+    // The flag changes no instruction. It needs no other compiler than that of the sizes.
+    build.env("RUSTC_BOOTSTRAP", "1");
+    build.arg("--config").arg(format!(
+        "target.{KERNEL_TARGET}.rustflags=['-Zemit-stack-sizes']"
+    ));
     run(build)?;
-    text_of(&target.join(KERNEL_TARGET).join("plain").join(name))
+    let program = files::read(&target.join(KERNEL_TARGET).join("plain").join(name))?;
+    read(&program).with_context(|| format!("examples/text-size, `{name}` with `{features}`"))
 }
 
-fn text_of(program: &Path) -> Result<u64> {
-    let bytes = files::read(program)?;
-    let object = object::File::parse(&*bytes)?;
-    let section = object.section_by_name(".text");
-    Ok(section.context("the program has no text")?.size())
+fn read(program: &[u8]) -> Result<Built> {
+    let file = object::File::parse(program)?;
+    let section = |name| file.section_by_name(name);
+    let text = section(".text").context("it has no text")?.size();
+    let frames = section(".stack_sizes").context("it has no stack sizes")?;
+    let functions: BTreeMap<u64, String> = file
+        .symbols()
+        .filter(|symbol| symbol.kind() == SymbolKind::Text)
+        .filter_map(|symbol| Some((symbol.address(), symbol.name().ok()?)))
+        .map(|(address, name)| (address, format!("{:#}", rustc_demangle::demangle(name))))
+        .collect();
+    let panic = functions.values().find(|name| name.contains("core::panicking"));
+    ensure!(panic.is_none(), "it has a way to a panic: {panic:?}");
+    let mut largest = Frame::default();
+    for (address, bytes) in stack_sizes(frames.data()?)? {
+        let function = functions.get(&address).map_or("", String::as_str);
+        if function.contains("granule::") && bytes > largest.bytes {
+            largest = Frame {
+                bytes,
+                function: function.to_owned(),
+            };
+        }
+    }
+    Ok(Built {
+        text,
+        frame: largest,
+    })
+}
+
+/// The records of a section of stack sizes: the address of a function in eight bytes, and the bytes of its
+/// frame as ULEB128.
+fn stack_sizes(mut section: &[u8]) -> Result<Vec<(u64, u64)>> {
+    let mut sizes = Vec::new();
+    while let Some((address, rest)) = section.split_first_chunk() {
+        let length = rest.iter().take_while(|byte| **byte & 0x80 != 0).count() + 1;
+        let (number, rest) = rest
+            .split_at_checked(length)
+            .context("the stack sizes end in the middle of a record")?;
+        let bytes = number
+            .iter()
+            .rev()
+            .fold(0, |bytes, byte| bytes << 7 | u64::from(byte & 0x7f));
+        sizes.push((u64::from_le_bytes(*address), bytes));
+        section = rest;
+    }
+    ensure!(section.is_empty(), "the stack sizes end in the middle of a record");
+    Ok(sizes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stack_sizes_are_read_and_a_cut_record_is_an_error() {
+        let section = [1, 0, 0, 0, 0, 0, 0, 0, 0x10, 2, 0, 0, 0, 0, 0, 0, 0, 0xd0, 0x04];
+        assert_eq!(stack_sizes(&section).unwrap(), [(1, 0x10), (2, 0x250)]);
+        for cut in [1, 8, 17, 18] {
+            assert!(stack_sizes(&section[..cut]).is_err(), "{cut}");
+        }
+    }
 }

@@ -209,8 +209,8 @@ fn clears<S: Staged>(operation: &Operation<S>, note: Note, geometry: &Geometry) 
         // The dirty modifier goes too.
         Operation::Protect { change, .. } => note.dirty && S::write_protects(change),
         Operation::OfLeaves { does, .. } => match does {
-            OfLeaves::Change(change, _) => !note.dirty && change.accessed == Some(false),
-            OfLeaves::SetDirty(dirty, _) => note.dirty && !dirty,
+            OfLeaves::Modify(change, _) if note.dirty => change.dirty == Some(false),
+            OfLeaves::Modify(change, _) => change.accessed == Some(false),
             OfLeaves::Harvest { .. } => false,
         },
         Operation::Cursor(steps) => steps.iter().any(|step| clears(step, note, geometry)),

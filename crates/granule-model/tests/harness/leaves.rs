@@ -5,15 +5,44 @@ use crate::bench::Bench;
 use crate::random::Random;
 use crate::reference::Reference;
 use crate::stage::Staged;
-use granule::arch::{Geometry, Kind, OutputFormat, Page, Shareability};
-use granule::table::{AttributeChange, Harvest, Holes, Stage1, TableError, Visit};
+use granule::arch::{Kind, Page, Shareability};
+use granule::table::{Harvest, Holes, Stage1, TableError, Visit};
 use granule_model::{Barrier, Event};
+
+/// A change of attributes: of those that are named.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AttributeChange<M> {
+    pub(crate) memory: Option<M>,
+    pub(crate) shareability: Option<Shareability>,
+    pub(crate) accessed: Option<bool>,
+    /// Of leaves whose dirty state hardware manages.
+    pub(crate) dirty: Option<bool>,
+}
+
+impl<M: Copy> AttributeChange<M> {
+    /// No change.
+    pub(crate) const NONE: Self = Self {
+        memory: None,
+        shareability: None,
+        accessed: None,
+        dirty: None,
+    };
+
+    fn apply<S: Staged<Memory = M>>(&self, attributes: &mut S::Attributes) {
+        let parts = S::parts(attributes);
+        *parts.memory = self.memory.unwrap_or(*parts.memory);
+        *parts.shareability = self.shareability.unwrap_or(*parts.shareability);
+        *parts.accessed = self.accessed.unwrap_or(*parts.accessed);
+        if *parts.dirty_modifier {
+            *parts.writable = self.dirty.unwrap_or(*parts.writable);
+        }
+    }
+}
 
 /// An operation on leaves, of a range that [`Operation`](crate::operation::Operation) has.
 #[derive(Clone, Debug)]
 pub(crate) enum OfLeaves<S: Staged = Stage1> {
-    Change(AttributeChange<S::Memory>, Holes),
-    SetDirty(bool, Holes),
+    Modify(AttributeChange<S::Memory>, Holes),
     Harvest {
         what: Harvest,
         /// The offsets of the leaves that the range meets, as the tables have them.
@@ -31,15 +60,14 @@ fn is_noted<S: Staged>(what: Harvest, mut attributes: S::Attributes) -> bool {
 }
 
 impl OfLeaves {
-    pub(crate) const NAMES: [&str; 3] = ["change_attributes", "set_dirty", "harvest"];
+    pub(crate) const NAMES: [&str; 2] = ["modify", "harvest"];
 }
 
 impl<S: Staged> OfLeaves<S> {
     pub(crate) const fn name(&self) -> &'static str {
         OfLeaves::NAMES[match self {
-            Self::Change(..) => 0,
-            Self::SetDirty(..) => 1,
-            Self::Harvest { .. } => 2,
+            Self::Modify(..) => 0,
+            Self::Harvest { .. } => 1,
         }]
     }
 
@@ -48,8 +76,7 @@ impl<S: Staged> OfLeaves<S> {
     pub(crate) fn draw(random: &mut Random, hardware: bool) -> Self {
         let holes = random.of(&[Holes::Refuse, Holes::Skip]);
         match random.below(8) {
-            0..4 => Self::Change(change::<S>(random), holes),
-            4..6 => Self::SetDirty(random.either(), holes),
+            0..6 => Self::Modify(change::<S>(random), holes),
             6 => Self::harvest(Harvest::Dirty),
             _ => Self::harvest(Harvest::Accessed {
                 invalidate: !hardware || random.either(),
@@ -89,23 +116,13 @@ impl<S: Staged> OfLeaves<S> {
     /// Does it to the reference.
     pub(crate) fn apply(
         &self,
-        geometry: &Geometry,
+        geometry: &granule::arch::Geometry,
         reference: &mut Reference<S>,
         range: (u64, u64),
     ) {
         match *self {
-            Self::Change(change, _) => reference.change(geometry, range, |mut attributes| {
-                let parts = S::parts(&mut attributes);
-                *parts.memory = change.memory.unwrap_or(*parts.memory);
-                *parts.shareability = change.shareability.unwrap_or(*parts.shareability);
-                *parts.accessed = change.accessed.unwrap_or(*parts.accessed);
-                attributes
-            }),
-            Self::SetDirty(dirty, _) => reference.change(geometry, range, |mut attributes| {
-                let parts = S::parts(&mut attributes);
-                if *parts.dirty_modifier {
-                    *parts.writable = dirty;
-                }
+            Self::Modify(change, _) => reference.change(geometry, range, |mut attributes| {
+                change.apply::<S>(&mut attributes);
                 attributes
             }),
             Self::Harvest { what, whole } => reference.change(geometry, whole, |mut attributes| {
@@ -132,8 +149,9 @@ impl<S: Staged> OfLeaves<S> {
         let (at, bytes) = (S::at(base.wrapping_add(from)), to - from);
         let tables = &mut bench.tables;
         match *self {
-            Self::Change(change, holes) => tables.change_attributes(at, bytes, change, holes),
-            Self::SetDirty(dirty, holes) => tables.set_dirty(at, bytes, dirty, holes),
+            Self::Modify(change, holes) => {
+                tables.modify(at, bytes, holes, |one| change.apply::<S>(one))
+            }
             Self::Harvest { what, whole } => {
                 let mut found: Vec<(u64, u64)> = Vec::new();
                 tables.harvest(at, bytes, what, |start, bytes| {
@@ -160,18 +178,8 @@ impl<S: Staged> OfLeaves<S> {
     }
 
     /// Whether a hole in the range is an error.
-    pub(crate) fn refuses_holes(&self, geometry: &Geometry) -> bool {
-        match *self {
-            // A change that changes nothing looks at nothing.
-            Self::Change(change, holes) => {
-                let shared =
-                    change.shareability.is_some() && geometry.format() != OutputFormat::Lpa2;
-                let changes = change.memory.is_some() || change.accessed.is_some() || shared;
-                holes == Holes::Refuse && changes
-            }
-            Self::SetDirty(_, holes) => holes == Holes::Refuse,
-            Self::Harvest { .. } => false,
-        }
+    pub(crate) fn refuses_holes(&self) -> bool {
+        matches!(self, Self::Modify(_, Holes::Refuse))
     }
 }
 
@@ -179,7 +187,11 @@ fn change<S: Staged>(random: &mut Random) -> AttributeChange<S::Memory> {
     let mut change = AttributeChange::NONE;
     if random.once_in(3) {
         // In place.
-        change.accessed = Some(random.either());
+        if random.either() {
+            change.accessed = Some(random.either());
+        } else {
+            change.dirty = Some(random.either());
+        }
         return change;
     }
     change.memory = random.either().then(|| S::memory(random));
@@ -192,5 +204,6 @@ fn change<S: Staged>(random: &mut Random) -> AttributeChange<S::Memory> {
         ]));
     }
     change.accessed = random.maybe();
+    change.dirty = random.maybe();
     change
 }

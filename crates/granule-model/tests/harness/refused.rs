@@ -37,9 +37,7 @@ impl<S: Staged> Operation<S> {
             Self::SetInvalid { .. } | Self::SetValid { .. } | Self::LockFreeSetValid { .. } => {
                 reference.first_hole(from, to)
             }
-            Self::OfLeaves { does, .. } if does.refuses_holes(geometry) => {
-                reference.first_hole(from, to)
-            }
+            Self::OfLeaves { does, .. } if does.refuses_holes() => reference.first_hole(from, to),
             _ => None,
         };
         match result {

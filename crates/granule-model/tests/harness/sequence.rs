@@ -104,7 +104,7 @@ fn breaks<S: Staged>(
     after: Option<(u64, S::Attributes)>,
 ) -> bool {
     let Operation::OfLeaves {
-        does: OfLeaves::Change(..),
+        does: OfLeaves::Modify(..),
         ..
     } = operation
     else {

@@ -39,6 +39,8 @@ pub(crate) struct Parts<'a, M> {
 
 /// A stage that the harness supports.
 pub(crate) trait Staged: Stage + Default + PartialEq {
+    /// The kind of memory.
+    type Memory: Copy + std::fmt::Debug;
     /// The regime of accesses to what the tables translate.
     const REGIME: granule_model::Regime;
     /// Whether there are operations without the lock.
@@ -78,6 +80,7 @@ fn shareability(random: &mut Random) -> Shareability {
 }
 
 impl Staged for Stage1 {
+    type Memory = MemoryType;
     const REGIME: granule_model::Regime = granule_model::Regime::El10;
     const LOCK_FREE: bool = true;
 
@@ -233,6 +236,7 @@ impl Staged for Stage1 {
 }
 
 impl Staged for Stage2 {
+    type Memory = Stage2Memory;
     const REGIME: granule_model::Regime = granule_model::Regime::Stage2;
     const LOCK_FREE: bool = false;
 

@@ -77,15 +77,6 @@ const fn permission_bits(regime: Regime) -> u64 {
     }
 }
 
-/// Whether a change of these bits of a live leaf of `geometry` is ever made in place, with a TLBI if
-/// need be. Making a leaf global never is, which these bits do not tell.
-#[inline]
-pub(crate) const fn in_place(geometry: &Geometry, bits: u64) -> bool {
-    let kind = Descriptor::VALID | Descriptor::PRESENT_INVALID;
-    let allowed = permission_bits(geometry.regime());
-    bits & !(allowed | Descriptor::ACCESS_FLAG | kind) == 0
-}
-
 /// The steps that a change from `old` to `new` at `level` requires on live tables of `geometry`,
 /// when all CPUs that use them have at least level `bbm`.
 ///

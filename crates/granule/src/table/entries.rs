@@ -445,4 +445,32 @@ mod tests {
             }
         }
     }
+
+    /// Of three entries of one kind and many of another, those of the first kind are changed.
+    #[test]
+    fn update_alike_compares_the_bits_that_hardware_updates() {
+        let bits = Descriptor::ACCESS_FLAG | Descriptor::DIRTY_MODIFIER;
+        let kinds = [0, Descriptor::ACCESS_FLAG, Descriptor::DIRTY_MODIFIER, bits];
+        let change = BitChange {
+            of: BitChange::LEAVES,
+            clear: 0,
+            set: Descriptor::AP_READ_ONLY,
+        };
+        for (first, other) in kinds.iter().flat_map(|a| kinds.map(|b| (*a, b))) {
+            for visibility in [Visibility::Private, Visibility::Live] {
+                let entry = |index| Descriptor::VALID | if index < 3 { first } else { other };
+                let mut table: Vec<u64> = (0..2 * LIVE_CHUNK).map(entry).collect();
+                let alike = BitPattern {
+                    mask: Descriptor::VALID | bits,
+                    value: Descriptor::VALID | first,
+                };
+                let (start, count) = (table.as_mut_ptr(), table.len());
+                // SAFETY: the entries are inside the vector, which no other code uses.
+                let done = unsafe { super::update_alike(start, count, alike, change, visibility) };
+                assert_eq!(done, if first == other { count } else { 3 });
+                let changed = |entry: &&u64| **entry & Descriptor::AP_READ_ONLY != 0;
+                assert_eq!(table.iter().filter(changed).count(), done);
+            }
+        }
+    }
 }

@@ -64,6 +64,16 @@ pub enum Reservation {
     Unsupported,
 }
 
+impl From<bool> for Reservation {
+    fn from(granted: bool) -> Self {
+        if granted {
+            Self::Granted
+        } else {
+            Self::Refused
+        }
+    }
+}
+
 /// Access to tables, table pages, barriers and TLBIs: all that page tables need of a kernel.
 ///
 /// ```

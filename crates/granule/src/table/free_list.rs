@@ -239,12 +239,8 @@ impl<R: PhysToVirt> FreeList<R> {
     }
 
     /// See [`TableEnvironment::reserve`].
-    pub const fn reserve(&mut self, tables: usize) -> Reservation {
-        if self.available >= tables as u64 {
-            Reservation::Granted
-        } else {
-            Reservation::Refused
-        }
+    pub fn reserve(&self, tables: usize) -> Reservation {
+        (self.available >= tables as u64).into()
     }
 
     /// See [`TableEnvironment::allocate`].

@@ -8,13 +8,12 @@
 //!
 //! Merging needs none of this, because it leaves entries that hardware may update as they are.
 
-use super::change_attributes::dirty_bits;
 use super::pending::Pending;
 use super::stage::Stage;
 use super::walk::{Place, Slot};
 use super::{BitChange, Liveness, PageTables, TableEnvironment};
 use crate::arch::page_size::{Level, Page};
-use crate::arch::{Descriptor, PhysicalAddress};
+use crate::arch::{Descriptor, Geometry, PhysicalAddress};
 
 /// Clears the contiguous hint of leaves.
 const UNGROUP: BitChange = BitChange {
@@ -22,6 +21,17 @@ const UNGROUP: BitChange = BitChange {
     clear: Descriptor::CONTIGUOUS,
     set: 0,
 };
+
+/// The change that marks leaves dirty or clean, where hardware manages their dirty state (DBM). It
+/// concerns only some leaves, so each is looked at by itself.
+pub(super) const fn dirty_bits(geometry: &Geometry, dirty: bool) -> BitChange {
+    let (clear, set) = geometry.dirty_state(dirty);
+    BitChange {
+        of: Descriptor::DIRTY_MODIFIER,
+        clear,
+        set,
+    }
+}
 
 /// The notes of hardware in the members of a group.
 pub(super) struct Noted {

@@ -6,7 +6,7 @@
 //!
 //! Only the leaves' notes change here; nothing is split.
 
-use super::change_attributes::dirty_bits;
+use super::hardware_updates::dirty_bits;
 use super::stage::Stage;
 use super::walk::{Place, Slot};
 use super::{BitChange, PageTables, TableEnvironment, TableError};

@@ -10,7 +10,7 @@
 //! invalidation completes, and an access may take a TLB conflict abort.
 
 use super::piece::Leaves;
-use super::plan::{Cursor, Part, Parts, Plan};
+use super::plan::{Part, Plan};
 use super::stage::Stage;
 use super::walk::{Place, Slot};
 use super::{BitPattern, Liveness, PageTables, TableEnvironment, TableError};
@@ -91,8 +91,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             at = Self::end_of(start, level);
             if level < leaves.top {
                 let part = self.part_of(&place, start, leaves);
-                let mut cursor = Cursor::<P, S>::new(Parts::Of(&part), &self.geometry);
-                needed += cursor.tables_in_new(level.next(), at);
+                needed += self.tables_of_parts(&part, level.next(), at);
             }
         }
         Ok(needed)
@@ -162,9 +161,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         let new = self.take()?;
         let end = Self::end_of(at, level);
         let start = end - bytes;
-        let geometry = self.geometry;
-        let mut cursor = Cursor::new(Parts::Of(&part), &geometry);
-        self.build(&mut cursor, new, level.next(), end)?;
+        self.build_parts(&part, new, level.next(), end)?;
         self.link_in_place_of(old, slot, level, start, new);
         self.pending.split();
         if old.is_valid() {

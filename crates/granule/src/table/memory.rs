@@ -111,6 +111,11 @@ impl BitPattern {
         descriptor.0 & self.mask == self.value
     }
 
+    /// Whether no entry matches both this and `other`.
+    pub(super) const fn excludes(self, other: Self) -> bool {
+        (self.value ^ other.value) & self.mask & other.mask != 0
+    }
+
     /// Whether an entry that matches has none of these bits.
     #[inline(always)]
     pub(super) const fn is_clear(self, bits: u64) -> bool {

@@ -102,6 +102,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Merges a table whose entries up to `at` were looked at, if the whole range is done with it,
     /// and then the table above it: smallest leaves first. A table that stays gets its groups, when
     /// its entries do not change any more. A table that becomes a block needs no groups.
+    #[inline(never)]
     fn merge_upward(
         &mut self,
         table: PhysicalAddress,

@@ -12,7 +12,6 @@
 mod any;
 #[cfg(feature = "space")]
 pub(crate) mod block;
-mod change_attributes;
 #[cfg(feature = "space")]
 pub(crate) mod choose;
 mod chunks;
@@ -36,6 +35,7 @@ pub mod lock_free;
 pub(crate) mod map;
 pub(crate) mod memory;
 mod merge;
+mod modify;
 mod near;
 #[cfg(feature = "space")]
 pub(crate) mod page;
@@ -58,7 +58,6 @@ pub(crate) mod walk;
 mod zap;
 
 pub use any::{AnyPageTables, ForTables};
-pub use change_attributes::AttributeChange;
 pub use cursor::PageCursor;
 pub use entries::{Offset, PhysToVirt};
 pub use environment::{Maintenance, Reservation, TableEnvironment, TablePages, TableRun};

@@ -119,12 +119,10 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// a store is lost. CPUs may go on to store meanwhile:
     ///
     /// ```
-    /// use granule::arch::{Attributes, Kind, Page, VirtualAddress};
-    /// use granule::table::{
-    ///     Holes, PageTables, PermissionChange, TableEnvironment, TableError, Visit,
-    /// };
+    /// use granule::arch::{Page, VirtualAddress};
+    /// use granule::table::{Holes, PageTables, PermissionChange, TableEnvironment, TableError};
     ///
-    /// /// Makes a range read-only and tells what of it has been written.
+    /// /// Makes a range read-only and reports what of it has been written.
     /// fn write_protect<P: Page, E: TableEnvironment>(
     ///     tables: &mut PageTables<P, E>,
     ///     start: VirtualAddress,
@@ -134,20 +132,18 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     ///     // From here on hardware notes nothing. What was dirty is writable, the rest is not.
     ///     let noted = PermissionChange { dirty_modifier: Some(false), ..PermissionChange::NONE };
     ///     tables.protect(start, bytes, noted, Holes::Skip)?;
-    ///     let _ = tables.visit(start, bytes, |entry| {
-    ///         let of = Attributes::decode(entry.descriptor, tables.geometry());
-    ///         if entry.kind == Kind::Leaf && of.permissions.writable {
-    ///             written(entry.start, entry.bytes);
+    ///     tables.for_each(start, bytes, |leaf| {
+    ///         if leaf.attributes.permissions.writable {
+    ///             written(leaf.start, leaf.bytes);
     ///         }
-    ///         Visit::EVERYTHING
     ///     })?;
     ///     let read_only = PermissionChange { writable: Some(false), ..PermissionChange::NONE };
     ///     tables.protect(start, bytes, read_only, Holes::Skip)
     /// }
     /// # use granule::arch::tlbi::TlbCapabilities;
     /// # use granule::arch::{
-    /// #     CpuFeatures, Geometry, Page4K, PageSize, Permissions, PhysicalAddress, Regime,
-    /// #     VaRange,
+    /// #     Attributes, CpuFeatures, Geometry, Page4K, PageSize, Permissions, PhysicalAddress,
+    /// #     Regime, VaRange,
     /// # };
     /// # use granule::table::{FreeList, Leaves, Offset};
     /// # let mut pages = vec![0u64; 5 * 512];
@@ -164,7 +160,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// # let clean = Permissions { dirty_modifier: true, ..Permissions::READ };
     /// # let clean = Attributes::normal(clean);
     /// # tables.map(VirtualAddress(0), PhysicalAddress(0), 0x4000, clean, Leaves::PAGES)?;
-    /// # tables.set_dirty(VirtualAddress(0x2000), 0x1000, true, Holes::Refuse)?;
+    /// # tables.modify(VirtualAddress(0x2000), 0x1000, Holes::Refuse, |a| a.permissions.writable = true)?;
     /// # let mut all = Vec::new();
     /// # write_protect(&mut tables, VirtualAddress(0), 0x4000, |start, bytes| all.push((start, bytes)))?;
     /// # assert_eq!(all, [(VirtualAddress(0x2000), 0x1000)]);
@@ -217,7 +213,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             let restorable = self.liveness == Liveness::Private
                 && change.of == BitChange::LEAVES
                 && !ends_dirty_state;
-            if restorable && !self.splits_edges(from, to, change)? {
+            if restorable && !self.splits_edges(from, to, &|_| change)? {
                 return self.change_or_restore(from, to, change);
             }
             self.check_mapped(from, to)?;
@@ -226,7 +222,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             // Nothing is stored, so no TLB needs to drop anything.
             return Ok(());
         }
-        self.split_edges(from, to, change)?;
+        self.split_edges(from, to, &|_| change)?;
         self.change_leaves(from, to, change, None);
         if ends_dirty_state {
             self.level_groups(from, to);

@@ -6,7 +6,7 @@ use super::visit::{self, Entry, LeftOut, Mapping, Source, Visit};
 use super::walk::Place;
 use super::{BitChange, PageTables, TableEnvironment, TableError};
 use crate::arch::page_size::{Level, Page, PageSize};
-use crate::arch::{Descriptor, Geometry, PhysicalAddress};
+use crate::arch::{Descriptor, Geometry, Kind, PhysicalAddress};
 use core::convert::Infallible;
 use core::ops::ControlFlow;
 
@@ -48,6 +48,34 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         let offset = self.geometry.offset(S::address(address))?;
         let Place { level, entry, .. } = self.place(offset);
         visit::mapping(self, level, entry, offset)
+    }
+
+    /// Calls `found` with the mapping of each valid leaf that translates a part of the range, by ascending
+    /// address. [`visit`](Self::visit) shows tables and present-invalid leaves too, and can end early.
+    ///
+    /// # Errors
+    ///
+    /// As for [`visit`](Self::visit).
+    pub fn for_each(
+        &self,
+        start: S::Input,
+        bytes: u64,
+        mut found: impl FnMut(Mapping<S::Input, S::Attributes>),
+    ) -> Result<(), TableError> {
+        let _ = self.visit(start, bytes, |entry| {
+            if entry.kind == Kind::Leaf {
+                found(Mapping {
+                    output: entry.output,
+                    start: entry.start,
+                    bytes: entry.bytes,
+                    level: entry.level,
+                    contiguous: entry.descriptor.is_contiguous(),
+                    attributes: S::decode(entry.descriptor, &self.geometry),
+                });
+            }
+            Visit::EVERYTHING
+        })?;
+        Ok(())
     }
 
     /// Calls `visit` for each entry, valid or present-invalid, that translates a part of the range.

@@ -35,9 +35,9 @@ use super::plan::{Cursor, Part, Parts, Plan};
 use super::stage::Stage;
 use super::walk::{Place, Slot};
 use super::{BitChange, Liveness, PageTables, TableEnvironment, TableError};
-use crate::arch::Descriptor;
 use crate::arch::bbm::BbmLevel;
 use crate::arch::page_size::{Level, Page};
+use crate::arch::{Descriptor, PhysicalAddress};
 
 /// A leaf or contiguous group with an edge of a range inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,15 +62,18 @@ impl Straddled {
     }
 }
 
-/// A change of the leaves between two offsets.
+/// A change of the leaves between two offsets, by what a leaf is.
 #[derive(Clone, Copy)]
-pub(super) struct Cut {
+pub(super) struct Cut<'f> {
     pub(super) from: u64,
     pub(super) to: u64,
-    pub(super) change: BitChange,
+    pub(super) change: &'f OfLeaf<'f>,
 }
 
-impl Cut {
+/// A change of the bits of a leaf, by what the leaf is.
+pub(super) type OfLeaf<'f> = dyn Fn(Descriptor) -> BitChange + 'f;
+
+impl Cut<'_> {
     /// Records that the leaf `old` with the first offset `start` became a table of a live tree.
     ///
     /// A set access flag needs no TLBI by itself, but the leaf may be cached in spite of its clear
@@ -126,7 +129,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         &self,
         from: u64,
         to: u64,
-        change: BitChange,
+        change: &OfLeaf<'_>,
     ) -> Result<bool, TableError> {
         let cut = Cut { from, to, change };
         Ok(self.straddled(from, &cut)?.is_some() || self.straddled(to, &cut)?.is_some())
@@ -138,7 +141,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         &mut self,
         from: u64,
         to: u64,
-        change: BitChange,
+        change: &OfLeaf<'_>,
     ) -> Result<(), TableError> {
         let cut = Cut { from, to, change };
         let first = self.straddled(from, &cut)?;
@@ -155,7 +158,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         &mut self,
         first: Option<Straddled>,
         second: Option<Straddled>,
-        cut: &Cut,
+        cut: &Cut<'_>,
     ) -> Result<(), TableError> {
         let second = second.filter(|second| first.is_none_or(|first| first.start != second.start));
         let leaves = [first, second];
@@ -186,7 +189,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     ///
     /// [`TableError::InsideLeaf`] if the rules do not allow to split it at each edge inside.
     #[inline(never)]
-    fn straddled(&self, edge: u64, cut: &Cut) -> Result<Option<Straddled>, TableError> {
+    fn straddled(&self, edge: u64, cut: &Cut<'_>) -> Result<Option<Straddled>, TableError> {
         if edge >= self.geometry.span() {
             return Ok(None);
         }
@@ -207,7 +210,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         let mut changes = false;
         while at < cut.to.min(end) {
             let member = self.load(first.table, Self::index(at, level));
-            changes |= Self::changes(member, cut.change);
+            changes |= Self::changes(member, (cut.change)(member));
             at = Self::end_of(at, level);
         }
         if !changes {
@@ -251,7 +254,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
 
     /// Whether the entry of `leaf` at `edge` must become a table, because `edge` lies strictly inside
     /// and one side of it changes.
-    fn cuts_entry(&self, leaf: &Straddled, edge: u64, change: BitChange) -> bool {
+    fn cuts_entry(&self, leaf: &Straddled, edge: u64, change: &OfLeaf<'_>) -> bool {
         if edge & (P::SIZE.entry_bytes(leaf.level) - 1) == 0 {
             return false;
         }
@@ -260,13 +263,13 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             // The split will give the entry what hardware noted in another member.
             entry = self.noted(leaf.first, leaf.level).give(entry);
         }
-        Self::changes(entry, change)
+        Self::changes(entry, change(entry))
     }
 
     /// The parts into which the edges cut the entry at `start`, to map again as the entry `old` maps
     /// them.
     #[inline(never)]
-    fn parts(&self, old: Descriptor, level: Level, start: u64, cut: &Cut) -> [Part; 3] {
+    fn parts(&self, old: Descriptor, level: Level, start: u64, cut: &Cut<'_>) -> [Part; 3] {
         let end = Self::end_of(start, level);
         let plan = Plan::of_leaf(&self.geometry, old, level, start, Leaves::LARGEST);
         let inside = |edge: u64| edge.max(start).min(end);
@@ -275,7 +278,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     }
 
     #[inline(never)]
-    fn tables_for(&self, leaf: &Straddled, cut: &Cut) -> usize {
+    fn tables_for(&self, leaf: &Straddled, cut: &Cut<'_>) -> usize {
         let mut needed = 0;
         let mut number = 0;
         while let Some(start) = leaf.cut(number) {
@@ -283,8 +286,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             let old = self.load(leaf.first.table, Self::index(start, leaf.level));
             let parts = self.parts(old, leaf.level, start, cut);
             let end = Self::end_of(start, leaf.level);
-            let mut cursor = Cursor::<P, S>::new(Parts::Of(&parts), &self.geometry);
-            needed += cursor.tables_in_new(leaf.level.next(), end);
+            needed += self.tables_of_parts(&parts, leaf.level.next(), end);
         }
         needed
     }
@@ -292,7 +294,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Makes tables of the cut entries of one leaf, whose hint is cleared. `None` means that the
     /// environment broke its promise; every address then still translates as before.
     #[inline(never)]
-    fn split(&mut self, leaf: &Straddled, cut: &Cut) -> Option<()> {
+    fn split(&mut self, leaf: &Straddled, cut: &Cut<'_>) -> Option<()> {
         let mut number = 0;
         while let Some(start) = leaf.cut(number) {
             number += 1;
@@ -303,17 +305,36 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             };
             // Loaded once, so that no later update by hardware is missed.
             let old = self.load(slot.table, index);
-            let parts = self.parts(old, leaf.level, start, cut);
             let table = self.take()?;
+            let parts = self.parts(old, leaf.level, start, cut);
             let end = Self::end_of(start, leaf.level);
-            let geometry = self.geometry;
-            let mut cursor = Cursor::new(Parts::Of(&parts), &geometry);
-            self.build(&mut cursor, table, leaf.level.next(), end)?;
+            self.build_parts(&parts, table, leaf.level.next(), end)?;
             self.link_in_place_of(old, slot, leaf.level, start, table);
             if self.liveness == Liveness::Live {
                 cut.made_table::<P>(&mut self.pending, old, leaf.level, start);
             }
         }
         Some(())
+    }
+
+    /// The number of tables that map parts before `end` in a new table of `level`, that one included.
+    #[inline(never)]
+    pub(super) fn tables_of_parts(&self, parts: &[Part], level: Level, end: u64) -> usize {
+        Cursor::<P, S>::new(Parts::Of(parts), &self.geometry).tables_in_new(level, end)
+    }
+
+    /// Maps parts before `end` in the new table of `level`. A function of its own, as the one above, so that
+    /// no frame holds a cursor and the parts.
+    #[inline(never)]
+    pub(super) fn build_parts(
+        &mut self,
+        parts: &[Part],
+        table: PhysicalAddress,
+        level: Level,
+        end: u64,
+    ) -> Option<()> {
+        let geometry = self.geometry;
+        let mut cursor = Cursor::new(Parts::Of(parts), &geometry);
+        self.build(&mut cursor, table, level, end)
     }
 }

@@ -6,10 +6,9 @@
 //! [`arch::bbm`](crate::arch::bbm) and [`flush`](super::flush), which ask the geometry.
 
 use super::{BitChange, PermissionChange};
-use crate::arch::stage2::Stage2Memory;
 use crate::arch::{
-    Attributes, Descriptor, Geometry, IntermediateAddress, MemoryType, Stage2Attributes,
-    Stage2Geometry, VirtualAddress,
+    Attributes, Descriptor, Geometry, IntermediateAddress, Stage2Attributes, Stage2Geometry,
+    VirtualAddress,
 };
 use core::fmt;
 
@@ -23,8 +22,6 @@ pub trait Stage: sealed::Sealed + Copy + fmt::Debug + Send + Sync + 'static {
     type Geometry: Copy + fmt::Debug + Into<Geometry>;
     /// Everything in a leaf besides its address.
     type Attributes: Copy + fmt::Debug + Eq;
-    /// The kind of memory.
-    type Memory: Copy + fmt::Debug + Eq;
     /// A change that needs no break-before-make.
     type PermissionChange: Copy + fmt::Debug + Eq;
 
@@ -44,12 +41,6 @@ pub trait Stage: sealed::Sealed + Copy + fmt::Debug + Send + Sync + 'static {
     /// The attributes of a leaf descriptor.
     #[doc(hidden)]
     fn decode(descriptor: Descriptor, geometry: &Geometry) -> Self::Attributes;
-    /// The descriptor bits that hold the kind of memory.
-    #[doc(hidden)]
-    const MEMORY: u64;
-    /// The kind of memory as descriptor bits.
-    #[doc(hidden)]
-    fn encode_memory(memory: Self::Memory, geometry: &Geometry) -> u64;
     /// The change as descriptor bits.
     #[doc(hidden)]
     fn bits(change: Self::PermissionChange, geometry: &Geometry) -> BitChange;
@@ -69,11 +60,9 @@ impl Stage for Stage1 {
     type Input = VirtualAddress;
     type Geometry = Geometry;
     type Attributes = Attributes;
-    type Memory = MemoryType;
     type PermissionChange = PermissionChange;
 
     const CONCATENATED: bool = false;
-    const MEMORY: u64 = Descriptor::ATTR_INDEX;
 
     #[inline(always)]
     fn address(input: VirtualAddress) -> VirtualAddress {
@@ -95,10 +84,6 @@ impl Stage for Stage1 {
         Attributes::decode(descriptor, geometry)
     }
 
-    fn encode_memory(memory: MemoryType, _geometry: &Geometry) -> u64 {
-        u64::from(memory.index()) << 2
-    }
-
     #[inline(always)]
     fn bits(change: PermissionChange, geometry: &Geometry) -> BitChange {
         change.bits(geometry.regime())
@@ -109,11 +94,9 @@ impl Stage for Stage2 {
     type Input = IntermediateAddress;
     type Geometry = Stage2Geometry;
     type Attributes = Stage2Attributes;
-    type Memory = Stage2Memory;
     type PermissionChange = super::stage2::Stage2PermissionChange;
 
     const CONCATENATED: bool = true;
-    const MEMORY: u64 = Descriptor::MEM_ATTR;
 
     fn address(input: IntermediateAddress) -> VirtualAddress {
         VirtualAddress(input.0)
@@ -129,10 +112,6 @@ impl Stage for Stage2 {
 
     fn decode(descriptor: Descriptor, geometry: &Geometry) -> Stage2Attributes {
         Stage2Attributes::decode_in(descriptor, geometry)
-    }
-
-    fn encode_memory(memory: Stage2Memory, geometry: &Geometry) -> u64 {
-        u64::from(memory.encode(geometry.forced_write_back())) << 2
     }
 
     fn bits(change: Self::PermissionChange, geometry: &Geometry) -> BitChange {

@@ -74,7 +74,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         if from == to {
             return Ok(());
         }
-        self.split_edges(from, to, CLEAR)?;
+        self.split_edges(from, to, &|_| CLEAR)?;
         let free = empty == EmptyTables::Free;
         let mut at = from;
         while at < to {

@@ -203,13 +203,16 @@ pub(super) fn update_alike_live(
         mask: pattern.mask | settled.mask,
         value: pattern.value | settled.value,
     };
-    let (chunks, _) = as_chunks::<_, LIVE_CHUNK>(entries);
     let mut done = 0;
-    for chunk in chunks {
-        if !change_all_live(chunk, both, change) {
-            break;
+    // Of a pattern that only entries have which hardware may update, each is changed by itself.
+    if !pattern.excludes(settled) {
+        let (chunks, _) = as_chunks::<_, LIVE_CHUNK>(entries);
+        for chunk in chunks {
+            if !change_all_live(chunk, both, change) {
+                break;
+            }
+            done += LIVE_CHUNK;
         }
-        done += LIVE_CHUNK;
     }
     for entry in entries.iter().skip(done) {
         let old = Descriptor(entry.load(Relaxed));

@@ -9,8 +9,8 @@ use granule::arch::{
     PhysicalAddress, Stage2Geometry, VaRange, VirtualAddress,
 };
 use granule::table::{
-    AnyPageTables, AttributeChange, ForTables, FrameRun, Frames, Harvest, Holes, Leaves,
-    PageTables, PermissionChange, Piece, TableEnvironment, TableError, Visit,
+    AnyPageTables, ForTables, FrameRun, Frames, Harvest, Holes, Leaves, PageTables,
+    PermissionChange, Piece, TableEnvironment, TableError, Visit,
 };
 use granule_testing::cases::config;
 use granule_testing::held::Held;
@@ -58,10 +58,7 @@ macro_rules! calls {
             writable: Some(false),
             ..PermissionChange::NONE
         };
-        let device = AttributeChange {
-            memory: Some(MemoryType::Device),
-            ..AttributeChange::NONE
-        };
+        let device = |one: &mut Attributes| one.memory = MemoryType::Device;
         let mut answers = Vec::new();
         answer!(
             answers,
@@ -83,12 +80,7 @@ macro_rules! calls {
         answer!(
             answers,
             tables,
-            change_attributes(at(40), 5 * page, device, Holes::Skip)
-        );
-        answer!(
-            answers,
-            tables,
-            set_dirty(at(40), page, true, Holes::Refuse)
+            modify(at(40), 5 * page, Holes::Skip, device)
         );
         answer!(answers, tables, set_invalid(at(50), page));
         answer!(answers, tables, set_valid(at(50), page));

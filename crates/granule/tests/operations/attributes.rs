@@ -7,18 +7,21 @@ use granule::arch::tlbi::{TlbiOp, TlbiScope};
 use granule::arch::{
     Attributes, MemoryType, Page4K, PageSize, Permissions, Shareability, VaRange, VirtualAddress,
 };
-use granule::table::{
-    AttributeChange, Harvest, Holes, Leaves, PermissionChange, TableError, Visibility,
-};
+use granule::table::{Harvest, Holes, Leaves, PermissionChange, TableError, Visibility};
 use granule_testing::host::Event;
 use granule_testing::shape::{LARGE, PLAIN};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
-const DEVICE: AttributeChange = AttributeChange {
-    memory: Some(MemoryType::Device),
-    ..AttributeChange::NONE
-};
+
+fn device(attributes: &mut Attributes) {
+    attributes.memory = MemoryType::Device;
+}
+
+/// Makes pages dirty whose dirty state hardware manages.
+fn dirty(attributes: &mut Attributes) {
+    attributes.permissions.writable |= attributes.permissions.dirty_modifier;
+}
 
 /// The steps as letters: a store or change of one entry, DSB ISHST, TLBI, DSB ISH, ISB.
 fn steps(events: &[Event]) -> String {
@@ -54,9 +57,7 @@ fn another_memory_type_is_one_break_for_the_whole_range() {
     let tables = &mut bench.tables;
     // The last three pages.
     let last = VirtualAddress(start.0 + (37 << 12));
-    tables
-        .change_attributes(last, 0x3000, DEVICE, Holes::Refuse)
-        .unwrap();
+    tables.modify(last, 0x3000, Holes::Refuse, device).unwrap();
     let events = bench.host.take_events();
     assert_eq!(steps(&events), "sssdtttDisssdi");
     // Broken entries are invalid, and each is one whole store.
@@ -74,19 +75,15 @@ fn another_memory_type_is_one_break_for_the_whole_range() {
     // One of them has the type already, and is left alone.
     let one = VirtualAddress(last.0 - 0x1000);
     let tables = &mut bench.tables;
-    tables
-        .change_attributes(one, 0x2000, DEVICE, Holes::Refuse)
-        .unwrap();
+    tables.modify(one, 0x2000, Holes::Refuse, device).unwrap();
     assert_eq!(steps(&bench.host.take_events()), "sdtDisdi");
     let tables = &mut bench.tables;
-    tables
-        .change_attributes(one, 0x4000, DEVICE, Holes::Refuse)
-        .unwrap();
+    tables.modify(one, 0x4000, Holes::Refuse, device).unwrap();
     assert_eq!(bench.host.take_events(), []);
     // The whole group: every member is broken and invalidated, and keeps the hint.
     let tables = &mut bench.tables;
     tables
-        .change_attributes(start, 0x1_0000, DEVICE, Holes::Refuse)
+        .modify(start, 0x1_0000, Holes::Refuse, device)
         .unwrap();
     let expected = format!(
         "{}d{}Di{}di",
@@ -106,19 +103,13 @@ fn tlbis_that_are_left_to_the_caller_do_not_leave_out_those_of_a_break() {
     let last = VirtualAddress(start.0 + (39 << 12));
     // SAFETY: no CPU walks the tables.
     unsafe { bench.tables.defer_tlbi() };
-    let clear = AttributeChange {
-        accessed: Some(false),
-        ..AttributeChange::NONE
-    };
     let tables = &mut bench.tables;
     tables
-        .change_attributes(last, 0x1000, clear, Holes::Refuse)
+        .modify(last, 0x1000, Holes::Refuse, |page| page.accessed = false)
         .unwrap();
     assert_eq!(steps(&bench.host.take_events()), "sdi");
     let tables = &mut bench.tables;
-    tables
-        .change_attributes(last, 0x1000, DEVICE, Holes::Refuse)
-        .unwrap();
+    tables.modify(last, 0x1000, Holes::Refuse, device).unwrap();
     assert_eq!(steps(&bench.host.take_events()), "sdtDisdi");
     let tables = &mut bench.tables;
     let read_only = PermissionChange {
@@ -136,13 +127,9 @@ fn the_access_flag_changes_in_place() {
     let (mut bench, start) = bench(RW);
     let last = VirtualAddress(start.0 + (38 << 12));
     for (accessed, expected) in [(false, "ssdttDi"), (true, "ssdi")] {
-        let change = AttributeChange {
-            accessed: Some(accessed),
-            ..AttributeChange::NONE
-        };
         let tables = &mut bench.tables;
         tables
-            .change_attributes(last, 0x2000, change, Holes::Refuse)
+            .modify(last, 0x2000, Holes::Refuse, |page| page.accessed = accessed)
             .unwrap();
         assert_eq!(steps(&bench.host.take_events()), expected, "{accessed}");
         let found = bench.tables.query(last).unwrap();
@@ -172,13 +159,9 @@ fn a_block_that_is_split_for_an_access_flag_is_invalidated_at_every_level() {
             bench.set_invalid(0, 1 << 21).unwrap();
         }
         let page = VirtualAddress(0x5000);
-        let accessed = AttributeChange {
-            accessed: Some(true),
-            ..AttributeChange::NONE
-        };
         bench
             .tables
-            .change_attributes(page, 0x1000, accessed, Holes::Refuse)
+            .modify(page, 0x1000, Holes::Refuse, |page| page.accessed = true)
             .unwrap();
         let events = bench.host.take_events();
         let operations = events.iter().filter_map(|event| match event {
@@ -202,14 +185,13 @@ fn private_tables_change_in_one_store_for_each_leaf() {
     let mut bench = Bench::<Page4K>::new(&geometry, Setting::PRIVATE);
     bench.map(0, 0, 0x8000, RW, Leaves::PAGES).unwrap();
     let start = VirtualAddress(0x2000);
-    let shared = AttributeChange {
-        memory: Some(MemoryType::NormalNonCacheable),
-        shareability: Some(Shareability::Outer),
-        accessed: Some(false),
-    };
     let tables = &mut bench.tables;
     tables
-        .change_attributes(start, 0x5000, shared, Holes::Refuse)
+        .modify(start, 0x5000, Holes::Refuse, |page| {
+            page.memory = MemoryType::NormalNonCacheable;
+            page.shareability = Shareability::Outer;
+            page.accessed = false;
+        })
         .unwrap();
     assert_eq!(steps(&bench.host.take_events()), "sssss");
     let found = bench.tables.query(start).unwrap().attributes;
@@ -225,14 +207,12 @@ fn with_lpa2_shareability_is_no_part_of_a_leaf() {
     let mut bench = Bench::<Page4K>::new(&geometry, Setting::LIVE);
     let output = 3 << 50;
     bench.map(0, output, 0x1000, RW, Leaves::PAGES).unwrap();
-    let none = AttributeChange {
-        shareability: Some(Shareability::None),
-        ..AttributeChange::NONE
-    };
     let start = VirtualAddress(0);
     let tables = &mut bench.tables;
     tables
-        .change_attributes(start, 0x1000, none, Holes::Refuse)
+        .modify(start, 0x1000, Holes::Refuse, |page| {
+            page.shareability = Shareability::None;
+        })
         .unwrap();
     assert_eq!(bench.host.take_events(), []);
     assert_eq!(bench.tables.query(start).unwrap().output.0, output);
@@ -267,23 +247,20 @@ fn a_break_that_would_cut_a_leaf_is_refused_or_runs_out_unchanged() {
                 TableError::OutOfTables { needed: 2 }
             };
             let tables = &mut bench.tables;
-            let found = tables.change_attributes(start, 0x2000, DEVICE, Holes::Refuse);
+            let found = tables.modify(start, 0x2000, Holes::Refuse, device);
             assert_eq!(found, Err(error));
             assert_eq!(bench.dump(), dump);
             let hole = TableError::NotMapped {
                 address: VirtualAddress(3 * block),
             };
             let tables = &mut bench.tables;
-            let found = tables.change_attributes(start, 3 * block, DEVICE, Holes::Refuse);
+            let found = tables.modify(start, 3 * block, Holes::Refuse, device);
             assert_eq!(found, Err(hole));
             assert_eq!(bench.dump(), dump);
-            let tables = &mut bench.tables;
-            let found = tables.set_dirty(start, 3 * block, true, Holes::Refuse);
-            assert_eq!(found, Err(hole));
             bench.host.take_events();
         }
         bench.host.set_budget(2);
-        let found = bench.change_attributes(from, 0x2000, DEVICE, Holes::Refuse);
+        let found = bench.tables.modify(start, 0x2000, Holes::Refuse, device);
         assert_eq!(found.is_ok(), bbm == 2);
     }
 }
@@ -334,11 +311,75 @@ fn changes_of_the_members_of_a_split_group_are_published() {
     let page = VirtualAddress(start.0 + 0x5000);
     bench
         .tables
-        .set_dirty(page, 0x1000, true, Holes::Refuse)
+        .modify(page, 0x1000, Holes::Refuse, dirty)
         .unwrap();
     let (hints, pages) = ("s".repeat(16), "t".repeat(16));
     let expected = format!("{hints}d{pages}Di{}di", "s".repeat(15));
     assert_eq!(steps(&bench.host.take_events()), expected);
+}
+
+/// A note of hardware in any member holds for all (RXDPXQ), so the members of a group change alike.
+#[test]
+fn the_members_of_a_group_change_by_the_notes_of_all() {
+    let managed = Attributes {
+        accessed: false,
+        ..Attributes::normal(Permissions {
+            dirty_modifier: true,
+            ..Permissions::READ
+        })
+    };
+    let (mut bench, start) = bench(managed);
+    let table = bench.tree.tables.iter().find(|t| t.level == 3).unwrap();
+    let dirty = 1 << 7;
+    // Hardware noted a write in one member of the second group.
+    let noted = bench.host.word(table.address, 0x23) & !dirty | 1 << 10;
+    bench.host.set_word(table.address, 0x23, noted);
+    let mut groups = |modify: fn(&mut Attributes), left: u64| {
+        let tables = &mut bench.tables;
+        tables
+            .modify(start, 0x2_0000, Holes::Refuse, modify)
+            .unwrap();
+        [0x10, 0x20].map(|first| {
+            let word = |index: u64| bench.host.word(table.address, index as usize) & !(index << 12);
+            let words: Vec<u64> = (first..first + 0x10).map(word).collect();
+            let alike = words.iter().all(|word| (word ^ words[0]) & !left == 0);
+            assert!(alike, "{words:x?}");
+            words[0]
+        })
+    };
+    // What hardware notes besides stays where it was noted. An access flag is set in all members, even if
+    // one has it.
+    let marked = groups(
+        |leaf| {
+            leaf.accessed |= leaf.permissions.writable;
+            leaf.permissions.software = if leaf.permissions.writable { 5 } else { 3 };
+        },
+        dirty,
+    );
+    assert_eq!(marked.map(|word| word >> 55 & 0b1111), [3, 5]);
+    assert_eq!(marked.map(|word| word >> 10 & 1), [0, 1]);
+    // By break-before-make: what the first member lost decides about the others too.
+    bench.host.set_word(
+        table.address,
+        0x10,
+        bench.host.word(table.address, 0x10) | 1 << 10,
+    );
+    let broken = groups(
+        |leaf| {
+            if leaf.accessed {
+                leaf.memory = MemoryType::Device;
+                leaf.accessed = false;
+            }
+        },
+        dirty,
+    );
+    assert_eq!(broken.map(|word| word >> 2 & 0b111), [1, 1]);
+    let unmanaged = groups(|leaf| leaf.permissions.dirty_modifier = false, 0);
+    assert_eq!(
+        unmanaged.map(|word| word & dirty),
+        [dirty, 0],
+        "writable, as noted"
+    );
 }
 
 #[test]
@@ -358,8 +399,7 @@ fn an_empty_range_inside_a_leaf_changes_nothing() {
         let inside = VirtualAddress(0x1000);
         for holes in [Holes::Refuse, Holes::Skip] {
             let tables = &mut bench.tables;
-            assert_eq!(tables.set_dirty(inside, 0, false, holes), Ok(()));
-            let changed = tables.change_attributes(inside, 0, DEVICE, holes);
+            let changed = tables.modify(inside, 0, holes, device);
             assert_eq!(changed, Ok(()));
             assert_eq!(tables.query(inside).unwrap().bytes, 2 << 20);
         }

@@ -6,13 +6,13 @@ use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Geometry, Page, PhysicalAddress};
 use granule::linear::LeafStats;
 use granule::table::{
-    AttributeChange, FrameRun, Frames, Harvest, Holes, Leaves, Merged, PageTables, Piece, Stage1,
-    TableError, Visibility,
+    FrameRun, Frames, Harvest, Holes, Leaves, Merged, PageTables, Piece, Stage1, TableError,
+    Visibility,
 };
 use granule_testing::held::Held;
 use granule_testing::host::{self, Event, Host, HostEnvironment, Runs};
 use granule_testing::performed::{Operation, Performed};
-use granule_testing::stage::TestStage;
+use granule_testing::stage::{AttributeChangeOf, TestStage};
 use granule_testing::walk::{Arch, Tree};
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -322,34 +322,20 @@ impl<P: Page, S: TestStage> Bench<P, S> {
         self.reference.bbm = bbm;
     }
 
-    pub fn change_attributes(
+    pub fn modify(
         &mut self,
         offset: u64,
         bytes: u64,
-        change: AttributeChange<S::Memory>,
+        change: AttributeChangeOf<S>,
         holes: Holes,
     ) -> Result<(), TableError> {
         let start = self.reference.address(offset);
-        let found = self.tables.change_attributes(start, bytes, change, holes);
-        let expected = self
-            .reference
-            .change_attributes(offset, bytes, change, holes);
-        assert_eq!(found, expected, "change {start} {bytes:#x} {change:?}");
-        self.settle_as(Operation::Attributes, found);
-        found
-    }
-
-    pub fn set_dirty(
-        &mut self,
-        offset: u64,
-        bytes: u64,
-        dirty: bool,
-        holes: Holes,
-    ) -> Result<(), TableError> {
-        let start = self.reference.address(offset);
-        let found = self.tables.set_dirty(start, bytes, dirty, holes);
-        let expected = self.reference.set_dirty(offset, bytes, dirty, holes);
-        assert_eq!(found, expected, "dirty {start} {bytes:#x} {dirty}");
+        let arch = self.arch;
+        let found = self.tables.modify(start, bytes, holes, |attributes| {
+            *attributes = S::with_attributes(*attributes, &change, &arch);
+        });
+        let expected = self.reference.modify(offset, bytes, change, holes);
+        assert_eq!(found, expected, "modify {start} {bytes:#x} {change:?}");
         self.settle_as(Operation::Attributes, found);
         found
     }

@@ -1,6 +1,7 @@
 //! Changes that several tests make.
 
-use granule::table::{AttributeChange, PermissionChange};
+use granule::table::PermissionChange;
+use granule_testing::stage::{AttributeChange, AttributeChangeOf, TestStage};
 
 /// Changes to writable and to read-only.
 pub const WRITABLE: PermissionChange = PermissionChange {
@@ -13,7 +14,7 @@ pub const READ_ONLY: PermissionChange = PermissionChange {
 };
 
 /// The change that clears the access flag.
-pub const fn not_accessed<M: Copy>() -> AttributeChange<M> {
+pub const fn not_accessed<S: TestStage>() -> AttributeChangeOf<S> {
     AttributeChange {
         accessed: Some(false),
         ..AttributeChange::NONE

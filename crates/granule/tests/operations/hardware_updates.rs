@@ -7,17 +7,17 @@
 
 use granule::arch::bbm::BbmLevel;
 use granule::arch::{
-    Descriptor, Geometry, Kind, Page, Page4K, PageSize, PhysicalAddress, Stage2Geometry, VaRange,
+    Descriptor, Geometry, Page, Page4K, PageSize, PhysicalAddress, Stage2Geometry, VaRange,
 };
 use granule::forward;
 use granule::table::{
-    AttributeChange, BitChange, Harvest, Holes, Leaves, Maintenance, PageTables, Stage1, Stage2,
-    TableEnvironment, Visibility, Visit,
+    BitChange, Harvest, Holes, Leaves, Maintenance, PageTables, Stage1, Stage2, TableEnvironment,
+    Visibility,
 };
 use granule_testing::held::Held;
 use granule_testing::host::{self, Host, HostEnvironment};
 use granule_testing::shape::PLAIN;
-use granule_testing::stage::TestStage;
+use granule_testing::stage::{AttributeChange, TestStage};
 use granule_testing::walk::{Arch, Leaf};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -210,17 +210,17 @@ fn merge<S: TestStage>(tables: &mut Tables<S>, start: u64, bytes: u64) -> Report
 
 /// Break-before-make of all leaves, and of a part of them.
 fn make_device<S: TestStage>(tables: &mut Tables<S>, start: u64, bytes: u64) -> Reported {
-    let [device, uncached] = S::OTHER_MEMORY.map(|memory| AttributeChange {
-        memory: Some(memory),
-        ..AttributeChange::NONE
-    });
-    tables
-        .change_attributes(S::at(start), bytes, device, Holes::Refuse)
-        .unwrap();
-    let middle = S::at(start + 0x3000);
-    tables
-        .change_attributes(middle, bytes - 0x4000, uncached, Holes::Refuse)
-        .unwrap();
+    let ranges = [(start, bytes), (start + 0x3000, bytes - 0x4000)];
+    for (memory, (start, bytes)) in S::OTHER_MEMORY.into_iter().zip(ranges) {
+        let change = AttributeChange {
+            memory: Some(memory),
+            ..AttributeChange::NONE
+        };
+        let modify = |attributes: &mut _| S::set_others(attributes, &change);
+        tables
+            .modify(S::at(start), bytes, Holes::Refuse, modify)
+            .unwrap();
+    }
     Vec::new()
 }
 
@@ -243,25 +243,59 @@ fn harvest<S: TestStage>(tables: &mut Tables<S>, start: u64, bytes: u64) -> Repo
 /// Reports what has been written, and makes all of it read-only.
 fn write_protect<S: TestStage>(tables: &mut Tables<S>, start: u64, bytes: u64) -> Reported {
     let at = S::at(start);
-    let mut reported = Vec::new();
+    let protect = |tables: &mut Tables<S>, change| {
+        tables.protect(at, bytes, change, Holes::Refuse).unwrap();
+    };
+    protect(tables, S::unmanaged());
+    let written = writable(tables, start, bytes);
+    protect(tables, S::read_only());
+    written
+}
+
+/// The same by `modify`, which makes writable what a CPU may make dirty meanwhile.
+fn modify_to_read_only<S: TestStage>(tables: &mut Tables<S>, start: u64, bytes: u64) -> Reported {
+    modify(tables, start, bytes, &[S::unmanaged()]);
+    let written = writable(tables, start, bytes);
+    modify(tables, start, bytes, &[S::read_only()]);
+    written
+}
+
+/// Both changes at once: whatever hardware notes meanwhile, nothing is writable at the end.
+fn take_writes<S: TestStage>(tables: &mut Tables<S>, start: u64, bytes: u64) -> Reported {
+    modify(tables, start, bytes, &[S::unmanaged(), S::read_only()]);
+    assert_eq!(writable(tables, start, bytes), []);
+    vec![(start, bytes)]
+}
+
+fn modify<S: TestStage>(
+    tables: &mut Tables<S>,
+    start: u64,
+    bytes: u64,
+    changes: &[S::PermissionChange],
+) {
+    let arch = Arch::of(tables.geometry());
     tables
-        .protect(at, bytes, S::unmanaged(), Holes::Refuse)
-        .unwrap();
-    let shape = *tables.geometry();
-    let arch = Arch::of(&shape);
-    tables
-        .visit(at, bytes, |entry| {
-            let word = entry.descriptor.0;
-            if entry.kind == Kind::Leaf && arch.made_dirty(word) == word {
-                reported.push((S::address(entry.start).0, entry.bytes));
+        .modify(S::at(start), bytes, Holes::Refuse, |leaf| {
+            for change in changes {
+                *leaf = S::changed(*leaf, change, &arch);
             }
-            Visit::EVERYTHING
         })
         .unwrap();
+}
+
+/// The leaves that are writable.
+fn writable<S: TestStage>(tables: &Tables<S>, start: u64, bytes: u64) -> Reported {
+    let arch = Arch::of(tables.geometry());
+    let mut found = Vec::new();
     tables
-        .protect(at, bytes, S::read_only(), Holes::Refuse)
+        .for_each(S::at(start), bytes, |leaf| {
+            let word = S::attribute_bits(&leaf.attributes, &arch);
+            if arch.made_dirty(word) == word {
+                found.push((S::address(leaf.start).0, leaf.bytes));
+            }
+        })
         .unwrap();
-    reported
+    found
 }
 
 const BLOCK: u64 = 2 << 20;
@@ -370,6 +404,22 @@ fn scenes<S: TestStage>() -> Vec<Scene<S>> {
             leaves: Leaves::LARGEST,
             only: false,
             operation: write_protect,
+            at: &[0, BLOCK + 0x1000],
+        },
+        Scene {
+            what: "write-protection of a group of pages by what they are",
+            bytes: 16 << 12,
+            leaves: Leaves::LARGEST,
+            only: false,
+            operation: modify_to_read_only,
+            at: &[0, 0x5000, 0xf000],
+        },
+        Scene {
+            what: "write-protection of blocks and pages at once",
+            bytes: BLOCK + 0x5000,
+            leaves: Leaves::LARGEST,
+            only: false,
+            operation: take_writes,
             at: &[0, BLOCK + 0x1000],
         },
         Scene {

@@ -8,7 +8,7 @@ use granule::arch::tlbi::{TlbiOp, TlbiScope};
 use granule::arch::{
     Attributes, Page4K, Page16K, Page64K, PageSize, Permissions, PhysicalAddress, VaRange,
 };
-use granule::table::{AttributeChange, Holes, Leaves, PermissionChange, Piece};
+use granule::table::{Holes, Leaves, PermissionChange, Piece};
 use granule_testing::host::Event;
 use granule_testing::shape::{LARGE, PLAIN};
 
@@ -366,12 +366,8 @@ fn a_change_that_changes_nothing_stores_and_issues_nothing() {
         tables
             .protect(start, bytes, READ_ONLY, Holes::Skip)
             .unwrap();
-        let accessed = AttributeChange {
-            accessed: Some(true),
-            ..AttributeChange::NONE
-        };
         tables
-            .change_attributes(start, bytes, accessed, Holes::Skip)
+            .modify(start, bytes, Holes::Skip, |leaf| leaf.accessed = true)
             .unwrap();
         assert_eq!(bench.host.take_events(), [], "{bytes:#x} from {start}");
         // The bench compares it with the reference.

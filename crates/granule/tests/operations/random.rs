@@ -223,8 +223,7 @@ fn act<P: Page, S: TestStage>(
         Action::SetInvalid => bench.set_invalid(offset, bytes),
         Action::SetValid => bench.set_valid(offset, bytes),
         Action::Merge(leaves) => bench.merge(offset, bytes, leaves).map(|_| ()),
-        Action::Attributes(change, holes) => bench.change_attributes(offset, bytes, change, holes),
-        Action::Dirty(dirty, holes) => bench.set_dirty(offset, bytes, dirty, holes),
+        Action::Modify(change, holes) => bench.modify(offset, bytes, change, holes),
         Action::Harvest(what) => bench.harvest(offset, bytes, what).map(|_| ()),
     }
 }

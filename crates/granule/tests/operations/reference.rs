@@ -5,8 +5,8 @@
 
 use granule::arch::bbm::BbmLevel;
 use granule::arch::{Geometry, PhysicalAddress, VirtualAddress};
-use granule::table::{AttributeChange, Harvest, Holes, Leaves, Merged, Piece, Stage1, TableError};
-use granule_testing::stage::TestStage;
+use granule::table::{Harvest, Holes, Leaves, Merged, Piece, Stage1, TableError};
+use granule_testing::stage::{AttributeChangeOf, TestStage};
 use granule_testing::walk::{Arch, Leaf, Tree};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -304,35 +304,17 @@ impl<S: TestStage> Reference<S> {
         })
     }
 
-    pub fn change_attributes(
+    pub fn modify(
         &mut self,
         offset: u64,
         bytes: u64,
-        change: AttributeChange<S::Memory>,
+        change: AttributeChangeOf<S>,
         holes: Holes,
     ) -> Result<(), TableError> {
         self.range_error(offset, bytes)?;
-        let ignored = change.shareability.is_none() || self.arch.ds;
-        if change.memory.is_none() && change.accessed.is_none() && ignored {
-            return Ok(());
-        }
+        let arch = self.arch;
         self.change(offset, bytes, holes, |mapped| {
-            mapped.attributes = S::with_attributes(mapped.attributes, &change);
-        })
-    }
-
-    pub fn set_dirty(
-        &mut self,
-        offset: u64,
-        bytes: u64,
-        dirty: bool,
-        holes: Holes,
-    ) -> Result<(), TableError> {
-        self.range_error(offset, bytes)?;
-        self.change(offset, bytes, holes, |mapped| {
-            if S::dirty_state(&mapped.attributes).is_some() {
-                mapped.attributes = S::with_dirty_state(mapped.attributes, dirty);
-            }
+            mapped.attributes = S::with_attributes(mapped.attributes, &change, &arch);
         })
     }
 
@@ -362,7 +344,7 @@ impl<S: TestStage> Reference<S> {
             }
             mapped.attributes = match what {
                 Harvest::Dirty => S::with_dirty_state(attributes, false),
-                _ => S::with_attributes(attributes, &crate::changes::not_accessed()),
+                _ => S::with_attributes(attributes, &crate::changes::not_accessed::<S>(), &arch),
             };
             *mapped = mapped.encoded(&arch);
             let leaf = mapped.leaf;

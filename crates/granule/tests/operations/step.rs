@@ -1,8 +1,8 @@
 //! The steps of random sequences: what there is to do, where, and how likely each is.
 
 use granule::arch::Level;
-use granule::table::{AttributeChange, Harvest, Holes, Leaves};
-use granule_testing::stage::{TestStage, any_shareability};
+use granule::table::{Harvest, Holes, Leaves};
+use granule_testing::stage::{AttributeChange, AttributeChangeOf, TestStage, any_shareability};
 use granule_testing::walk::Arch;
 use proptest::prelude::*;
 
@@ -24,8 +24,7 @@ pub enum Action<S: TestStage> {
     SetInvalid,
     SetValid,
     Merge(Leaves),
-    Attributes(AttributeChange<S::Memory>, Holes),
-    Dirty(bool, Holes),
+    Modify(AttributeChangeOf<S>, Holes),
     Harvest(Harvest),
 }
 
@@ -121,24 +120,27 @@ fn distance(top: bool) -> impl Strategy<Value = Distance> {
     )
 }
 
-fn attribute_change<S: TestStage>() -> impl Strategy<Value = AttributeChange<S::Memory>> {
-    let accessed = || proptest::option::of(any::<bool>());
+fn attribute_change<S: TestStage>() -> impl Strategy<Value = AttributeChangeOf<S>> {
+    let maybe = || proptest::option::of(any::<bool>());
     // The access flag alone is another way through the code.
     let few = prop_oneof![
-        accessed().prop_map(|accessed| (None, None, accessed)),
+        maybe().prop_map(|accessed| (None, None, accessed)),
         (
             proptest::option::of(S::any_memory()),
             proptest::option::of(any_shareability()),
-            accessed()
+            maybe()
         ),
     ];
-    few.prop_map(|(memory, shareability, accessed)| {
-        let mut change = AttributeChange::NONE;
-        change.memory = memory;
-        change.shareability = shareability;
-        change.accessed = accessed;
-        change
-    })
+    let permissions = proptest::option::of(S::any_change());
+    (few, maybe(), permissions).prop_map(
+        |((memory, shareability, accessed), dirty, permissions)| AttributeChange {
+            memory,
+            shareability,
+            accessed,
+            dirty,
+            permissions,
+        },
+    )
 }
 
 fn harvest() -> impl Strategy<Value = Harvest> {
@@ -164,10 +166,9 @@ fn action<S: TestStage>() -> impl Strategy<Value = Action<S>> {
         2 => Just(Action::SetInvalid),
         2 => Just(Action::SetValid),
         1 => leaves().prop_map(Action::Merge),
-        3 => (attribute_change::<S>(), holes()).prop_map(|(change, holes)| {
-            Action::Attributes(change, holes)
+        5 => (attribute_change::<S>(), holes()).prop_map(|(change, holes)| {
+            Action::Modify(change, holes)
         }),
-        2 => (any::<bool>(), holes()).prop_map(|(dirty, holes)| Action::Dirty(dirty, holes)),
         2 => harvest().prop_map(Action::Harvest),
     ]
 }

@@ -5,6 +5,8 @@
 use super::*;
 
 impl TestStage for Stage2 {
+    type Memory = Stage2Memory;
+
     const OTHER_MEMORY: [Stage2Memory; 2] =
         [Stage2Memory::Device, Stage2Memory::NormalNonCacheable];
 
@@ -123,14 +125,10 @@ impl TestStage for Stage2 {
         .boxed()
     }
 
-    fn with_attributes(
-        mut attributes: Self::Attributes,
-        change: &AttributeChange<Self::Memory>,
-    ) -> Self::Attributes {
+    fn set_others(attributes: &mut Self::Attributes, change: &AttributeChangeOf<Self>) {
         attributes.memory = change.memory.unwrap_or(attributes.memory);
         attributes.shareability = change.shareability.unwrap_or(attributes.shareability);
         attributes.accessed = change.accessed.unwrap_or(attributes.accessed);
-        attributes
     }
 
     fn dirty_state(attributes: &Self::Attributes) -> Option<bool> {

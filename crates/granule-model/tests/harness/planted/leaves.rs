@@ -6,7 +6,7 @@ use super::tables::GONE;
 use super::taps::*;
 use super::{Fault, fault};
 use crate::bench::Bench;
-use crate::leaves::OfLeaves;
+use crate::leaves::{AttributeChange, OfLeaves};
 use crate::machine::Tap;
 use crate::operation::Operation;
 use crate::reference::Reference;
@@ -16,9 +16,7 @@ use granule::arch::{
     Attributes, MemoryType, Page4K, Permissions, PhysicalAddress, Stage2Attributes, Stage2Memory,
     Stage2Permissions,
 };
-use granule::table::{
-    AttributeChange, EmptyTables, FrameRun, Harvest, Holes, Leaves, Piece, Stage1, Stage2,
-};
+use granule::table::{EmptyTables, FrameRun, Harvest, Holes, Leaves, Piece, Stage1, Stage2};
 use granule_model::Rule::*;
 use granule_model::{BitChange, Event, Visibility};
 
@@ -199,20 +197,28 @@ fn harvest_dirty<S: Plain>(tap: Option<Tap>) -> Result {
 }
 
 fn set_clean<S: Plain>(tap: Option<Tap>) -> Result {
-    let does = OfLeaves::SetDirty(false, Holes::Refuse);
+    let does = dirty_state(false);
     of_pages::<S>(HARDWARE, managed::<S>(true), does, tap)
 }
 
 /// Hardware may set the access flags meanwhile: of clean pages that were accessed, it can only do what the store does.
 fn set_dirty<S: Plain>(tap: Option<Tap>) -> Result {
-    let does = OfLeaves::SetDirty(true, Holes::Refuse);
+    let does = dirty_state(true);
     let mut young = managed::<S>(false);
     *S::parts(&mut young).accessed = false;
     of_pages::<S>(HARDWARE, young, does, tap)
 }
 
+fn dirty_state<S: Plain>(dirty: bool) -> OfLeaves<S> {
+    let change = AttributeChange {
+        dirty: Some(dirty),
+        ..AttributeChange::NONE
+    };
+    OfLeaves::Modify(change, Holes::Refuse)
+}
+
 fn uncached<S: Plain>() -> OfLeaves<S> {
-    OfLeaves::Change(
+    OfLeaves::Modify(
         AttributeChange {
             memory: Some(S::OTHER),
             ..AttributeChange::NONE

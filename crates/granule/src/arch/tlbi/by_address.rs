@@ -7,25 +7,27 @@ use crate::arch::address::VirtualAddress;
 use crate::arch::geometry::Geometry;
 use crate::arch::page_size::{Level, PageSize};
 
-/// The operations by address that `what` needs in tables of `geometry`.
+/// The operations by address that an invalidation needs. It has all that they depend on by value, because a
+/// TLBI may change memory as far as the compiler knows, and would make a loop read it again.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ByAddress<'a> {
-    what: &'a Invalidation,
+pub(super) struct ByAddress {
+    asid: Option<u16>,
+    scope: TlbiScope,
     size: PageSize,
     /// The level hint.
     level: Option<Level>,
 }
 
-impl<'a> ByAddress<'a> {
+impl ByAddress {
     #[inline(always)]
-    pub(super) fn new(what: &'a Invalidation, geometry: &Geometry, can: &TlbCapabilities) -> Self {
+    pub(super) fn new(what: &Invalidation, geometry: &Geometry, can: &TlbCapabilities) -> Self {
         Self::of_size(what, geometry, can, geometry.page_size())
     }
 
     /// As [`new`](Self::new) with the page size of the geometry, which the compiler may know.
     #[inline(always)]
     fn of_size(
-        what: &'a Invalidation,
+        what: &Invalidation,
         geometry: &Geometry,
         can: &TlbCapabilities,
         size: PageSize,
@@ -35,22 +37,25 @@ impl<'a> ByAddress<'a> {
         let level = what.level.filter(|&level| {
             can.level_hint && what.scope == TlbiScope::LastLevel && geometry.leaf_allowed(level)
         });
-        Self { what, size, level }
+        Self {
+            asid: what.asid,
+            scope: what.scope,
+            size,
+            level,
+        }
     }
 
     /// The operation for the entry of one address.
     #[inline(always)]
     pub(super) fn at(&self, address: u64) -> TlbiOp {
-        let asid = self.what.asid.unwrap_or(0);
+        let asid = self.asid.unwrap_or(0);
         TlbiOp::Address {
             operand: address_operand(self.size, VirtualAddress(address), asid, self.level),
-            scope: self.what.scope,
-            all_asids: self.what.asid.is_none(),
+            scope: self.scope,
+            all_asids: self.asid.is_none(),
         }
     }
-}
 
-impl ByAddress<'_> {
     /// The longest operation by range from `at` on that covers no more than this number of granules,
     /// and the granules that it covers: an even number.
     #[inline(always)]
@@ -99,11 +104,11 @@ impl ByAddress<'_> {
             | num << 39
             | u64::from(scale) << 44
             | granule_code(self.size) << 46
-            | u64::from(self.what.asid.unwrap_or(0)) << 48;
+            | u64::from(self.asid.unwrap_or(0)) << 48;
         let op = TlbiOp::Range {
             operand,
-            scope: self.what.scope,
-            all_asids: self.what.asid.is_none(),
+            scope: self.scope,
+            all_asids: self.asid.is_none(),
         };
         Some((op, range_granules(num, scale)))
     }
