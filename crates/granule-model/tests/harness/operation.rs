@@ -72,7 +72,7 @@ pub(crate) enum Operation<S: Staged = Stage1> {
 }
 
 impl Operation {
-    pub(crate) const NAMES: [&str; 17] = [
+    pub(crate) const NAMES: [&str; 16] = [
         "map",
         "map_pieces",
         "unmap",
@@ -87,7 +87,6 @@ impl Operation {
         "map_frames",
         OfLeaves::NAMES[0],
         OfLeaves::NAMES[1],
-        OfLeaves::NAMES[2],
         "unmap_keeping_tables",
         "cursor",
     ];
@@ -100,7 +99,7 @@ impl<S: Staged> Operation<S> {
             Self::MapPieces(_) => 1,
             Self::Unmap { empty, .. } => match empty {
                 EmptyTables::Free => 2,
-                EmptyTables::Keep => 15,
+                EmptyTables::Keep => 14,
             },
             Self::Protect { .. } => 3,
             Self::SetInvalid { .. } => 4,
@@ -112,7 +111,7 @@ impl<S: Staged> Operation<S> {
             Self::VisitRuns => 10,
             Self::MapFrames { .. } => 11,
             Self::OfLeaves { does, .. } => return does.name(),
-            Self::Cursor(_) => 16,
+            Self::Cursor(_) => 15,
         }]
     }
 

@@ -40,7 +40,7 @@ pub(crate) struct Parts<'a, M> {
 /// A stage that the harness supports.
 pub(crate) trait Staged: Stage + Default + PartialEq {
     /// The kind of memory.
-    type Memory: Copy + std::fmt::Debug;
+    type Memory: Copy + std::fmt::Debug + PartialEq;
     /// The regime of accesses to what the tables translate.
     const REGIME: granule_model::Regime;
     /// Whether there are operations without the lock.

@@ -331,23 +331,32 @@ pub(crate) fn plan(
         issue(TlbiOp::all_of(what.asid));
         return;
     }
-    let (mut at, step, mut left) = if by_range {
-        (start, page, what.bytes >> page.trailing_zeros())
-    } else {
-        (start - before, stride, singles)
-    };
+    if !by_range {
+        let addresses = (0..singles).map(|entry| (start - before).wrapping_add(entry * stride));
+        // The usual forms have loops of their own, in which only the operand varies.
+        let mut all = |scope, all_asids| {
+            for address in addresses.clone() {
+                let operand = by_address.operand(address);
+                issue(TlbiOp::Address {
+                    operand,
+                    scope,
+                    all_asids,
+                });
+            }
+        };
+        match (what.scope, what.asid) {
+            (TlbiScope::LastLevel, Some(_)) => all(TlbiScope::LastLevel, false),
+            (TlbiScope::LastLevel, None) => all(TlbiScope::LastLevel, true),
+            (scope, asid) => all(scope, asid.is_none()),
+        }
+        return;
+    }
+    let (mut at, mut left) = (start, what.bytes >> page.trailing_zeros());
     while left > 0 {
-        let range = if by_range {
-            by_address.range(geometry, at, left)
-        } else {
-            None
-        };
-        let (op, done) = match range {
-            Some(range) => range,
-            None => (by_address.at(at), 1),
-        };
+        let range = by_address.range(geometry, at, left);
+        let (op, done) = range.unwrap_or_else(|| (by_address.at(at), 1));
         issue(op);
-        at = at.wrapping_add(done * step);
+        at = at.wrapping_add(done * page);
         left -= done;
     }
 }

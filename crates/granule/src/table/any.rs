@@ -189,6 +189,20 @@ impl<E: TableEnvironment> AnyPageTables<E> {
         sized!(&self.0, tables => tables.query(address))
     }
 
+    /// [`PageTables::for_each`].
+    ///
+    /// # Errors
+    ///
+    /// As for that method.
+    pub fn for_each(
+        &self,
+        start: VirtualAddress,
+        bytes: u64,
+        found: impl FnMut(Mapping),
+    ) -> Result<(), TableError> {
+        sized!(&self.0, tables => tables.for_each(start, bytes, found))
+    }
+
     /// [`PageTables::map`].
     ///
     /// # Errors
@@ -227,6 +241,21 @@ impl<E: TableEnvironment> AnyPageTables<E> {
         holes: Holes,
     ) -> Result<(), TableError> {
         sized!(&mut self.0, tables => tables.protect(start, bytes, change, holes))
+    }
+
+    /// [`PageTables::modify`].
+    ///
+    /// # Errors
+    ///
+    /// As for that method.
+    pub fn modify(
+        &mut self,
+        start: VirtualAddress,
+        bytes: u64,
+        holes: Holes,
+        modify: impl Fn(&mut Attributes),
+    ) -> Result<(), TableError> {
+        sized!(&mut self.0, tables => tables.modify(start, bytes, holes, modify))
     }
 
     /// [`PageTables::unmap`].

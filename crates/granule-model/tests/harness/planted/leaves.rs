@@ -348,7 +348,9 @@ pub(super) fn by_load_and_store(which: fn(&Event) -> bool) -> Tap {
 /// The change of memory type in place of the break.
 fn in_place<S: Plain>(kind: Event) -> Vec<Event> {
     let geometry = SHAPE.geometry::<Page4K>();
-    let other = S::encode_memory(S::OTHER, &geometry);
+    let mut other = S::plain();
+    *S::parts(&mut other).memory = S::OTHER;
+    let [plain, other] = [S::plain(), other].map(|one| S::encode(&one, &geometry));
     vec![match kind {
         Event::Update {
             address,
@@ -360,8 +362,8 @@ fn in_place<S: Plain>(kind: Event) -> Vec<Event> {
             count,
             change: BitChange {
                 of: 1,
-                clear: S::MEMORY,
-                set: other,
+                clear: plain & !other,
+                set: other & !plain,
             },
             visibility,
         },

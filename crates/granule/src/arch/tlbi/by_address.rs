@@ -48,12 +48,18 @@ impl ByAddress {
     /// The operation for the entry of one address.
     #[inline(always)]
     pub(super) fn at(&self, address: u64) -> TlbiOp {
-        let asid = self.asid.unwrap_or(0);
         TlbiOp::Address {
-            operand: address_operand(self.size, VirtualAddress(address), asid, self.level),
+            operand: self.operand(address),
             scope: self.scope,
             all_asids: self.asid.is_none(),
         }
+    }
+
+    /// The operand of that operation.
+    #[inline(always)]
+    pub(super) fn operand(&self, address: u64) -> u64 {
+        let asid = self.asid.unwrap_or(0);
+        address_operand(self.size, VirtualAddress(address), asid, self.level)
     }
 
     /// The longest operation by range from `at` on that covers no more than this number of granules,
