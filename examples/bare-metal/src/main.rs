@@ -7,7 +7,7 @@
 #![no_std]
 #![no_main]
 
-use board::{Counted, Counters, Identity, RAM, UART, finish, println, reported};
+use board::{Counted, Counters, RAM, UART, finish, println, reported};
 use core::arch::global_asm;
 use granule::arch::bbm_policy::{SystemLimits, decide};
 use granule::arch::{
@@ -15,7 +15,7 @@ use granule::arch::{
     VirtualAddress,
 };
 use granule::hw;
-use granule::table::{AnyPageTables, Holes, Leaves, PermissionChange, Piece};
+use granule::table::{AnyPageTables, FreeList, Holes, Leaves, Offset, Piece};
 
 const RAM_END: u64 = 0x8000_0000;
 /// The upper half of RAM, in which mappings change.
@@ -53,10 +53,9 @@ unsafe extern "C" {
 }
 
 /// A range that is mapped to its own address.
-fn piece(start: u64, end: u64, permissions: Permissions, leaves: Leaves) -> Piece {
-    let (output, bytes) = (PhysicalAddress(start), end - start);
-    let (start, attributes) = (VirtualAddress(start), Attributes::normal(permissions));
-    Piece { start, output, bytes, attributes, leaves }
+fn piece(start: u64, end: u64, attributes: Attributes, leaves: Leaves) -> Piece {
+    let (from, output) = (VirtualAddress(start), PhysicalAddress(start));
+    Piece { start: from, output, bytes: end - start, attributes, leaves }
 }
 
 /// Prints the status of the fault that an access had, if it had one: the low bits of its syndrome.
@@ -78,9 +77,13 @@ fn run([text, rodata, data, pool, end]: [u64; 5]) -> Option<()> {
     let size = geometry.page_size();
 
     // SAFETY: nothing else uses the pool. RAM is mapped to its own address, with the MMU on as with it off.
-    let identity = unsafe { Identity::new(&cpu, size, pool, end) };
+    let pages = unsafe {
+        let mut pages = FreeList::new(Offset::new(0), size);
+        pages.add(PhysicalAddress(pool), PhysicalAddress(end));
+        pages
+    };
     let counters = Counters::new();
-    let environment = Counted::new(identity, &counters);
+    let environment = Counted::new(hw::environment(pages, &cpu), &counters);
     let count = |what: &str| println!("{what}: {:?}", counters.get());
 
     // What the CPU allows decides whether memory whose permissions change may be mapped in blocks.
@@ -91,13 +94,15 @@ fn run([text, rodata, data, pool, end]: [u64; 5]) -> Option<()> {
 
     // No CPU walks these tables yet.
     let mut tables = reported(AnyPageTables::new(geometry, environment))?;
-    reported(tables.map(VirtualAddress(UART), PhysicalAddress(UART), 0x1_0000, Attributes::device(), large))?;
+    let [read, execute, write] = [Permissions::READ, Permissions::READ_EXECUTE, Permissions::READ_WRITE];
+    // One call maps all regions or none.
     reported(tables.map_pieces(&[
-        piece(RAM, text, Permissions::READ, large),
-        piece(text, rodata, Permissions::READ_EXECUTE, large),
-        piece(rodata, data, Permissions::READ, large),
-        piece(data, TEST, Permissions::READ_WRITE, large),
-        piece(TEST, RAM_END, Permissions::READ_WRITE, changing),
+        piece(UART, UART + 0x1_0000, Attributes::device(), large),
+        piece(RAM, text, Attributes::normal(read), large),
+        piece(text, rodata, Attributes::normal(execute), large),
+        piece(rodata, data, Attributes::normal(read), large),
+        piece(data, TEST, Attributes::normal(write), large),
+        piece(TEST, RAM_END, Attributes::normal(write), changing),
     ]))?;
 
     // SAFETY: this is the only CPU, and walks the tables with the registers below. The vectors resolve TLB conflict
@@ -118,19 +123,18 @@ fn run([text, rodata, data, pool, end]: [u64; 5]) -> Option<()> {
     let tables = unsafe { live.changes() };
     let (test, bytes, page) = (VirtualAddress(TEST), RAM_END - TEST, size.bytes());
     probe("write", probe_write, TEST);
-    let read_only = PermissionChange { writable: Some(false), ..PermissionChange::NONE };
-    reported(tables.protect(test, bytes, read_only, Holes::Refuse))?;
+    reported(tables.modify(test, bytes, Holes::Refuse, |leaf| leaf.permissions.writable = false))?;
     count("read-only");
     probe("write", probe_write, TEST);
 
     // A page in the middle of a leaf: the leaf is split, if the CPU allows that while it is live.
     let middle = TEST + bytes / 2 + page;
-    let writable = PermissionChange { writable: Some(true), ..PermissionChange::NONE };
-    reported(tables.protect(VirtualAddress(middle), page, writable, Holes::Refuse))?;
+    let at = VirtualAddress(middle);
+    reported(tables.modify(at, page, Holes::Refuse, |leaf| leaf.permissions.writable = true))?;
     count("split");
     probe("write", probe_write, middle);
     probe("write beside", probe_write, middle - 8);
-    reported(tables.unmap(VirtualAddress(middle), page))?;
+    reported(tables.unmap(at, page))?;
     count("unmapped");
     probe("read", probe_read, middle);
     probe("read beside", probe_read, middle - 8);

@@ -5,13 +5,13 @@
 
 #![no_std]
 
-mod tables;
-
 pub use granule_trace::recorder::{Counted, Counters};
-pub use tables::Identity;
 
 use core::arch::asm;
 use core::fmt::{self, Write};
+use granule::arch::{CpuFeatures, PageSize, PhysicalAddress};
+use granule::hw;
+use granule::table::{FreeList, Offset, TableEnvironment};
 
 /// The address of the PL011.
 pub const UART: u64 = 0x0900_0000;
@@ -30,6 +30,26 @@ impl Write for Uart {
         }
         Ok(())
     }
+}
+
+/// The environment of tables that are mapped to their own address, with the pages between two addresses.
+///
+/// # Safety
+///
+/// Nothing else uses the memory between them. It is mapped to its own address, or the MMU is off.
+pub unsafe fn environment(
+    cpu: &CpuFeatures,
+    size: PageSize,
+    start: u64,
+    end: u64,
+) -> impl TableEnvironment + use<> {
+    // SAFETY: the caller keeps the rules.
+    let pages = unsafe {
+        let mut pages = FreeList::new(Offset::new(0), size);
+        pages.add(PhysicalAddress(start), PhysicalAddress(end));
+        pages
+    };
+    hw::environment(pages, cpu)
 }
 
 /// Prints a line.

@@ -7,7 +7,7 @@
 #![no_std]
 #![no_main]
 
-use board::{Counted, Counters, Identity, RAM, UART, finish, println, reported};
+use board::{Counted, Counters, RAM, UART, finish, println, reported};
 use core::arch::global_asm;
 use granule::arch::*;
 use granule::hw;
@@ -80,7 +80,7 @@ impl Dispatch for Firmware {
         // An identity map needs as many bits as the last physical address.
         let geometry = reported(Geometry::new(&cpu, P::SIZE, 36, VaRange::Lower, regime))?;
         // SAFETY: nothing else uses the pool. It is mapped to its own address, with the MMU on as with it off.
-        let identity = unsafe { Identity::new(&cpu, P::SIZE, pool, end) };
+        let identity = unsafe { board::environment(&cpu, P::SIZE, pool, end) };
         let counters = Counters::new();
         let environment = Counted::new(identity, &counters);
 

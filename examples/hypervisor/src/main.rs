@@ -6,7 +6,7 @@
 #![no_std]
 #![no_main]
 
-use board::{Counted, Counters, Identity, RAM, UART, finish, println, reported};
+use board::{Counted, Counters, RAM, UART, finish, println, reported};
 use core::arch::{asm, global_asm};
 use granule::arch::*;
 use granule::hw;
@@ -75,7 +75,7 @@ impl Dispatch for Hypervisor {
         let (page, half) = (P::SIZE.bytes(), (pool + end) / 2);
         // SAFETY: nothing else uses the pool, of which each tree has a half. RAM is mapped to its own address, with
         // the MMU on as with it off.
-        let tables = |start, end| unsafe { Identity::new(&cpu, P::SIZE, start, end) };
+        let tables = |start, end| unsafe { board::environment(&cpu, P::SIZE, start, end) };
         // Its own tables.
         let geometry = reported(Geometry::new(&cpu, P::SIZE, 36, VaRange::Lower, Regime::El2))?;
         let mut own = reported(PageTables::<P, _>::new(geometry, tables(pool, half)))?;

@@ -208,7 +208,9 @@ fn read(program: &[u8]) -> Result<Built> {
         .filter_map(|symbol| Some((symbol.address(), symbol.name().ok()?)))
         .map(|(address, name)| (address, format!("{:#}", rustc_demangle::demangle(name))))
         .collect();
-    let panic = functions.values().find(|name| name.contains("core::panicking"));
+    let panic = functions
+        .values()
+        .find(|name| name.contains("core::panicking"));
     ensure!(panic.is_none(), "it has a way to a panic: {panic:?}");
     let mut largest = Frame::default();
     for (address, bytes) in stack_sizes(frames.data()?)? {
@@ -242,7 +244,10 @@ fn stack_sizes(mut section: &[u8]) -> Result<Vec<(u64, u64)>> {
         sizes.push((u64::from_le_bytes(*address), bytes));
         section = rest;
     }
-    ensure!(section.is_empty(), "the stack sizes end in the middle of a record");
+    ensure!(
+        section.is_empty(),
+        "the stack sizes end in the middle of a record"
+    );
     Ok(sizes)
 }
 
@@ -256,9 +261,17 @@ mod tests {
         let recorded = files::text(&root().join("docs/results/text.json")).unwrap();
         let recorded: serde_json::Value = serde_json::from_str(&recorded).unwrap();
         let rows = recorded["results"][0]["rows"].as_array().unwrap();
-        let column = |key: &str| rows.iter().map(|row| row[key].to_string()).collect::<Vec<_>>();
+        let column = |key: &str| {
+            rows.iter()
+                .map(|row| row[key].to_string())
+                .collect::<Vec<_>>()
+        };
         let line = |cells: Vec<String>| format!("| {} |", cells.join(" | ")).replace('"', "");
-        let expected = [line(column("what")), line(vec!["---".into(); rows.len()]), line(column("bytes"))];
+        let expected = [
+            line(column("what")),
+            line(vec!["---".into(); rows.len()]),
+            line(column("bytes")),
+        ];
         let readme = files::text(&root().join("README.md")).unwrap();
         let expected = expected.join("\n");
         assert!(readme.contains(&expected), "README.md lacks:\n{expected}");
@@ -266,7 +279,9 @@ mod tests {
 
     #[test]
     fn stack_sizes_are_read_and_a_cut_record_is_an_error() {
-        let section = [1, 0, 0, 0, 0, 0, 0, 0, 0x10, 2, 0, 0, 0, 0, 0, 0, 0, 0xd0, 0x04];
+        let section = [
+            1, 0, 0, 0, 0, 0, 0, 0, 0x10, 2, 0, 0, 0, 0, 0, 0, 0, 0xd0, 0x04,
+        ];
         assert_eq!(stack_sizes(&section).unwrap(), [(1, 0x10), (2, 0x250)]);
         for cut in [1, 8, 17, 18] {
             assert!(stack_sizes(&section[..cut]).is_err(), "{cut}");

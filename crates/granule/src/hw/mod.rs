@@ -1,6 +1,7 @@
 //! The instructions of the running CPU: all assembly of the library. For arm64 only.
 //!
-//! - [`issue`] issues the TLBIs and barriers of page tables.
+//! - [`environment`] makes the [`TableEnvironment`](crate::table::TableEnvironment) of a kernel that starts, and
+//!   [`issue`] issues the TLBIs and barriers of page tables for any other.
 //! - [`cpu_features`] reads the ID registers.
 //! - [`cache`] has cache maintenance, which tables that are written with the MMU off need.
 //! - [`enable`] turns translation on, and [`enable_stage2`] that of a guest.
@@ -105,11 +106,13 @@ mod barriers;
 pub mod cache;
 mod conflict;
 mod enable;
+mod environment;
 mod id;
 mod tlb;
 
 pub use barriers::{dsb_ishst, dsb_nsh, dsb_sy, isb};
 pub use conflict::resolve_tlb_conflict;
 pub use enable::{enable, enable_stage2};
+pub use environment::environment;
 pub use id::{cpu_features, exception_level};
 pub use tlb::{invalidate_local, issue};

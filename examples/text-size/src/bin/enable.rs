@@ -15,7 +15,7 @@ fn map_and_enable(start: u64, output: u64, bytes: u64) -> Option<()> {
     let cpu = hw::cpu_features();
     let geometry = Geometry::new(&cpu, PageSize::K4, 39, VaRange::Lower, Regime::El1And0).ok()?;
     // SAFETY: this program is linked, never run.
-    let environment = unsafe { text_size::Identity::new(&cpu, PageSize::K4, output, output + bytes) };
+    let environment = unsafe { text_size::environment(&cpu, PageSize::K4, output, output + bytes) };
     let mut tables = PageTables::<Page4K, _>::new(geometry, environment).ok()?;
     let (start, output) = (VirtualAddress(start), PhysicalAddress(output));
     let attributes = Attributes::normal(Permissions::READ_WRITE);

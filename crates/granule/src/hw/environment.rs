@@ -1,0 +1,45 @@
+//! The environment of tables that a kernel needs when it starts.
+
+#![allow(
+    unsafe_code,
+    reason = "the promises of a list of pages and of this machine"
+)]
+
+use super::tlb::issue;
+use crate::arch::CpuFeatures;
+use crate::arch::tlbi::TlbCapabilities;
+use crate::forward;
+use crate::table::{FreeList, Maintenance, PhysToVirt, TableEnvironment};
+
+/// Returns the environment of tables of this machine, with pages from a list. `cpu` has the features that all
+/// CPUs have which walk the tables. A kernel with an allocator of its own, or with tables in a static,
+/// implements [`TableEnvironment`].
+pub fn environment<R: PhysToVirt>(
+    pages: FreeList<R>,
+    cpu: &CpuFeatures,
+) -> impl TableEnvironment + use<R> {
+    Environment {
+        pages,
+        capabilities: TlbCapabilities::of(cpu),
+    }
+}
+
+struct Environment<R> {
+    pages: FreeList<R>,
+    capabilities: TlbCapabilities,
+}
+
+// SAFETY: `pages`, which nothing else reaches, keeps the promises about pages. Every instruction is issued.
+unsafe impl<R: PhysToVirt> TableEnvironment for Environment<R> {
+    forward!(self.pages: reach allocate free pages reserve allocate_run allocate_aligned);
+
+    #[inline(always)]
+    fn invalidate(&mut self, instruction: Maintenance) {
+        issue(instruction);
+    }
+
+    #[inline(always)]
+    fn capabilities(&self) -> TlbCapabilities {
+        self.capabilities
+    }
+}
