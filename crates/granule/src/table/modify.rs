@@ -1,6 +1,6 @@
 //! Changing any attribute of mapped leaves: by a function of the attributes that a leaf has.
 //!
-//! What the rules allow in place is changed in place, as by `protect`. A change of memory type,
+//! Where the rules allow it, a leaf is changed in place, as by `protect`. A change of memory type,
 //! shareability or output space, or from non-global to global, needs break-before-make on live tables
 //! (RWHZWS). It breaks all leaves that it concerns, invalidates once, and then makes them valid again. A
 //! leaf is broken like a present-invalid one, and bit 1 tells the two apart, so no memory is needed to
@@ -304,7 +304,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     }
 }
 
-/// What a walk that changes leaves met.
+/// The events of a walk that changes leaves.
 #[derive(Clone, Copy, Default)]
 struct Found {
     /// A leaf was broken.
