@@ -65,7 +65,8 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// on the attributes alone. A contiguous group counts as one leaf with the notes of hardware in any of
     /// its members (RXDPXQ). Where hardware may set the access flag or the dirty state meanwhile,
     /// `modify` is called with both values. Each of the two is changed only if the result is the same
-    /// both times, and is left to hardware otherwise.
+    /// both times, and is left to hardware otherwise. If `modify` panics, leaves that were changed before stay
+    /// so, and none stays broken.
     ///
     /// ```
     /// # use granule::arch::{
@@ -153,7 +154,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         }
     }
 
-    /// Changes each leaf of a range by what it is, by break-before-make where the rules need it.
+    /// Changes each leaf of a range by its own attributes, by break-before-make where the rules need it.
     #[inline(never)]
     fn change_by(
         &mut self,
@@ -170,40 +171,55 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             self.check_mapped(from, to)?;
         }
         self.split_edges(from, to, change)?;
-        let found = self.break_leaves(from, to, change);
+        let unbroken = Unbroken {
+            tables: self,
+            range: (from, to),
+        };
+        let tables = &mut *unbroken.tables;
+        let found = tables.break_leaves(from, to, change);
         if found.ends_dirty_state {
-            self.level_groups(from, to);
+            tables.level_groups(from, to);
         }
         if !found.broken {
-            self.flush();
+            tables.flush();
         } else {
-            self.flush_now();
-            self.mend_leaves(from, to, change);
-            self.pending.made_valid();
-            self.publish();
+            tables.flush_now();
+            tables.mend_leaves(from, to, change);
+            tables.pending.made_valid();
+            tables.publish();
         }
+        core::mem::forget(unbroken);
         Ok(())
     }
 
-    /// The change of the leaf at a place, or of the contiguous group that it is in, for each entry from
-    /// there on that has the same bits, and the number of those that may be looked at.
-    fn change_here(&self, place: &Place, most: usize, change: &OfLeaf<'_>) -> (BitChange, usize) {
+    /// The change of the leaf at a place, and how many entries from there on it may hold for, of `most`. The
+    /// members of a contiguous group have one change, by what they were before the first of them changed.
+    fn change_here(
+        &self,
+        (at, place): (u64, &Place),
+        most: usize,
+        group: &mut Group,
+        change: &OfLeaf<'_>,
+    ) -> (BitChange, usize) {
         let Place { slot, level, entry } = *place;
         let (index, count) = Self::group_at(slot.index, level, entry);
         if count == 1 {
             return (change(entry), most);
         }
-        let noted = self.noted(Slot { index, ..slot }, level);
-        (
-            change(noted.give(entry)),
-            most.min(index + count - slot.index),
-        )
+        let left = most.min(index + count - slot.index);
+        if at >= group.end {
+            let noted = self.noted(Slot { index, ..slot }, level);
+            group.change = change(noted.give(entry));
+            group.end = Self::behind(at, level, left);
+        }
+        (group.change, left)
     }
 
     /// Changes the whole leaves between two offsets in place where the rules allow it, and breaks
     /// the others.
     fn break_leaves(&mut self, from: u64, to: u64, change: &OfLeaf<'_>) -> Found {
         let mut found = Found::default();
+        let mut group = Group::NONE;
         let mut at = from;
         while at < to {
             let place = self.place(at);
@@ -215,7 +231,8 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
                 at = end;
                 continue;
             }
-            let (change, most) = self.change_here(&place, Self::whole(at, level, to), change);
+            let most = Self::whole(at, level, to);
+            let (change, most) = self.change_here((at, &place), most, &mut group, change);
             let bytes = P::SIZE.entry_bytes(level);
             let way = self.way(level, entry, change);
             let stored = if way == Change::BreakBeforeMake {
@@ -223,10 +240,13 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             } else {
                 change
             };
+            let alike = self.like(entry);
             let count = match way {
-                Change::Nothing => 1,
+                Change::Nothing => {
+                    let unlike = self.find_unlike(slot.table, slot.index, most, alike);
+                    unlike.unwrap_or(most)
+                }
                 _ if entry.is_valid() => {
-                    let alike = self.like(entry);
                     self.update_alike(slot.table, slot.index, most, alike, stored)
                 }
                 _ => self.update(slot.table, slot.index, 1, stored),
@@ -269,38 +289,55 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// invalid entry.
     fn mend_leaves(&mut self, from: u64, to: u64, change: &OfLeaf<'_>) {
         let how = self.visibility();
+        let mut group = Group::NONE;
         let mut at = from;
-        // The change of the members of a group up to this offset: those that are mended have another.
-        let mut group = (from, None);
         while at < to {
             let place = self.place(at);
             let Place { slot, level, entry } = place;
-            let end = Self::end_of(at, level);
             if is_broken(entry, level) {
-                let change = match group {
-                    (group_end, Some(change)) if at < group_end => change,
-                    _ => {
-                        let was = mended(entry);
-                        let most = Self::whole(at, level, to);
-                        let (change, count) = self.change_here(
-                            &Place {
-                                entry: was,
-                                ..place
-                            },
-                            most,
-                            change,
-                        );
-                        group = (
-                            Self::behind(at, level, count),
-                            was.is_contiguous().then_some(change),
-                        );
-                        change
-                    }
-                };
-                self.store(slot.table, slot.index, change.apply(mended(entry)), how);
+                let entry = mended(entry);
+                let was = Place { entry, ..place };
+                let most = Self::whole(at, level, to);
+                let (change, _) = self.change_here((at, &was), most, &mut group, change);
+                self.store(slot.table, slot.index, change.apply(entry), how);
             }
-            at = end;
+            at = Self::end_of(at, level);
         }
+    }
+}
+
+/// The change of all members of a contiguous group, for those before the offset `end`.
+struct Group {
+    end: u64,
+    change: BitChange,
+}
+
+impl Group {
+    const NONE: Self = Self {
+        end: 0,
+        change: UNCHANGED,
+    };
+}
+
+const UNCHANGED: BitChange = BitChange {
+    of: BitChange::LEAVES,
+    clear: 0,
+    set: 0,
+};
+
+/// Makes broken leaves valid as they were when it is dropped: when the function of attributes panics. No other
+/// operation knows broken leaves.
+struct Unbroken<'t, P: Page, E: TableEnvironment, S: Stage> {
+    tables: &'t mut PageTables<P, E, S>,
+    range: (u64, u64),
+}
+
+impl<P: Page, E: TableEnvironment, S: Stage> Drop for Unbroken<'_, P, E, S> {
+    fn drop(&mut self) {
+        let (from, to) = self.range;
+        self.tables.mend_leaves(from, to, &|_| UNCHANGED);
+        self.tables.pending.made_valid();
+        self.tables.flush();
     }
 }
 

@@ -10,6 +10,7 @@ use granule::arch::{
 use granule::table::{Harvest, Holes, Leaves, PermissionChange, TableError, Visibility};
 use granule_testing::host::Event;
 use granule_testing::shape::{LARGE, PLAIN};
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
@@ -330,17 +331,18 @@ fn the_members_of_a_group_change_by_the_notes_of_all() {
     };
     let (mut bench, start) = bench(managed);
     let table = bench.tree.tables.iter().find(|t| t.level == 3).unwrap();
+    let table = table.address;
     let dirty = 1 << 7;
     // Hardware noted a write in one member of the second group.
-    let noted = bench.host.word(table.address, 0x23) & !dirty | 1 << 10;
-    bench.host.set_word(table.address, 0x23, noted);
-    let mut groups = |modify: fn(&mut Attributes), left: u64| {
-        let tables = &mut bench.tables;
-        tables
+    let noted = bench.host.word(table, 0x23) & !dirty | 1 << 10;
+    bench.host.set_word(table, 0x23, noted);
+    let groups = |bench: &mut Bench<Page4K>, modify: fn(&mut Attributes), left: u64| {
+        bench
+            .tables
             .modify(start, 0x2_0000, Holes::Refuse, modify)
             .unwrap();
         [0x10, 0x20].map(|first| {
-            let word = |index: u64| bench.host.word(table.address, index as usize) & !(index << 12);
+            let word = |index: u64| bench.host.word(table, index as usize) & !(index << 12);
             let words: Vec<u64> = (first..first + 0x10).map(word).collect();
             let alike = words.iter().all(|word| (word ^ words[0]) & !left == 0);
             assert!(alike, "{words:x?}");
@@ -350,6 +352,7 @@ fn the_members_of_a_group_change_by_the_notes_of_all() {
     // What hardware notes besides stays where it was noted. An access flag is set in all members, even if
     // one has it.
     let marked = groups(
+        &mut bench,
         |leaf| {
             leaf.accessed |= leaf.permissions.writable;
             leaf.permissions.software = if leaf.permissions.writable { 5 } else { 3 };
@@ -358,28 +361,64 @@ fn the_members_of_a_group_change_by_the_notes_of_all() {
     );
     assert_eq!(marked.map(|word| word >> 55 & 0b1111), [3, 5]);
     assert_eq!(marked.map(|word| word >> 10 & 1), [0, 1]);
-    // By break-before-make: what the first member lost decides about the others too.
-    bench.host.set_word(
-        table.address,
-        0x10,
-        bench.host.word(table.address, 0x10) | 1 << 10,
-    );
-    let broken = groups(
+    // What the first member lost decides about the others too: in place, and by break-before-make.
+    let changes: [fn(&mut Attributes); 2] = [
         |leaf| {
-            if leaf.accessed {
-                leaf.memory = MemoryType::Device;
-                leaf.accessed = false;
+            if core::mem::take(&mut leaf.accessed) {
+                leaf.permissions.software = 6;
             }
         },
-        dirty,
+        |leaf| {
+            if core::mem::take(&mut leaf.accessed) {
+                leaf.memory = MemoryType::Device;
+            }
+        },
+    ];
+    for (change, expected) in changes.into_iter().zip([6 << 55, 1 << 2]) {
+        let accessed = bench.host.word(table, 0x10) | 1 << 10;
+        bench.host.set_word(table, 0x10, accessed);
+        let [first, _] = groups(&mut bench, change, dirty);
+        assert_eq!(first & expected, expected, "{first:x}");
+    }
+    let unmanaged = groups(
+        &mut bench,
+        |leaf| leaf.permissions.dirty_modifier = false,
+        0,
     );
-    assert_eq!(broken.map(|word| word >> 2 & 0b111), [1, 1]);
-    let unmanaged = groups(|leaf| leaf.permissions.dirty_modifier = false, 0);
     assert_eq!(
         unmanaged.map(|word| word & dirty),
         [dirty, 0],
         "writable, as noted"
     );
+}
+
+/// A broken leaf would become an entry of another kind by `set_valid`.
+#[test]
+fn a_panic_in_a_modify_leaves_no_leaf_broken() {
+    let mut late = 0;
+    for calls in 1..20 {
+        let (mut bench, start) = bench(RW);
+        let left = Cell::new(calls);
+        let tables = &mut bench.tables;
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            tables.modify(start, 40 << 12, Holes::Refuse, |leaf| {
+                left.set(left.get() - 1);
+                assert_ne!(left.get(), 0, "no more calls");
+                leaf.memory = MemoryType::Device;
+            })
+        }));
+        let events = bench.host.take_events();
+        late += u32::from(panicked.is_err() && !events.is_empty());
+        let mut bytes = 0;
+        let all = bench
+            .tables
+            .for_each(start, 40 << 12, |leaf| bytes += leaf.bytes);
+        assert_eq!((all, bytes), (Ok(()), 40 << 12), "{calls}");
+        let steps = steps(&events);
+        let flushed = steps.ends_with("di") || steps.ends_with("Di") || steps.is_empty();
+        assert!(flushed, "{calls}: {steps}");
+    }
+    assert!(late > 3, "{late} panics after a store");
 }
 
 #[test]
