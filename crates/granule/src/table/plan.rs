@@ -43,7 +43,7 @@ impl Plan {
     };
 
     /// The plan of `piece`, whose first offset is `from`.
-    #[cfg(any(test, feature = "published"))]
+    #[cfg(feature = "published")]
     pub(crate) fn new(geometry: &Geometry, piece: &Piece, from: u64) -> Self {
         Self::of_piece::<super::stage::Stage1>(geometry, piece, from)
     }
@@ -117,7 +117,7 @@ impl Plan {
         self.top
     }
 
-    #[cfg(any(test, feature = "published"))]
+    #[cfg(feature = "published")]
     pub(crate) const fn bits(&self) -> u64 {
         self.bits
     }
