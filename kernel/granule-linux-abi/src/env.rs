@@ -139,12 +139,10 @@ pub(crate) fn put_if<T: IntoBytes + Immutable>(
     if at == 0 { Ok(()) } else { put(env, at, value) }
 }
 
-/// The smallest page size. A piece that ends at a multiple of it touches no page behind the end of the
-/// text.
+/// A piece that ends at a multiple of it touches no page behind the end of the text.
 const SMALLEST_PAGE: u64 = granule::arch::PageSize::MIN.bytes();
 
-/// Reads a string up to its NUL, which is not part of the result. Fails with `too_long` if `into` is too
-/// small.
+/// Reads a string up to its NUL, without it. Fails with `too_long` if `into` is too small.
 pub(crate) fn text<'b>(
     env: &mut impl Env,
     at: u64,

@@ -16,8 +16,7 @@ type Known<T> = Result<T, Errno>;
 /// The most bytes of arguments and environment together.
 pub const MOST_TEXT_BYTES: usize = 128 << 10;
 
-/// The arguments and the environment of a program under construction: strings in sequence, each with its
-/// NUL.
+/// The arguments and the environment of a new program: strings in sequence, each with its NUL.
 #[derive(Debug)]
 pub struct TextList<F: Frames> {
     bytes: Array<u8, F>,
@@ -27,11 +26,7 @@ pub struct TextList<F: Frames> {
 }
 
 impl<F: Frames> TextList<F> {
-    /// An empty list.
-    ///
-    /// # Errors
-    ///
-    /// `ENOMEM`.
+    /// An empty list, or `ENOMEM`.
     pub fn new() -> Known<Self> {
         let bytes = Array::new(MOST_TEXT_BYTES, |_| 0).ok_or(Errno::ENOMEM)?;
         Ok(Self {

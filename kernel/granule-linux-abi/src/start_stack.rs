@@ -67,8 +67,7 @@ impl Start<'_> {
         top.saturating_sub(bytes) & !(ALIGNMENT - 1)
     }
 
-    /// Writes the stack to `into`, the memory from the stack pointer to `top`. False if `into` has
-    /// another size.
+    /// Writes the stack to `into`, which ends at `top`. False if `into` has another size.
     pub fn write(&self, into: &mut [u8], top: u64) -> bool {
         if into.len() as u64 != self.bytes(top) {
             return false;
@@ -161,9 +160,8 @@ mod tests {
             assert_eq!(start.stack_pointer(TOP) % 16, 0);
             let mut memory = vec![0xaa; bytes as usize];
             assert!(start.write(&mut memory, TOP));
-            let mut words = memory
-                .chunks_exact(8)
-                .map(|word| u64::from_le_bytes(word.try_into().unwrap()));
+            let words = memory.chunks_exact(8);
+            let mut words = words.map(|word| u64::from_le_bytes(word.try_into().unwrap()));
             let count = words.next().unwrap();
             let arguments = (0..count)
                 .map(|_| Self::text(&memory, words.next().unwrap()))
@@ -192,10 +190,10 @@ mod tests {
         for arguments in 0..=all.len() {
             for environment in 0..=all.len() - arguments {
                 let used = &all[..arguments + environment];
-                let bytes: Vec<u8> = used
+                let bytes = used
                     .iter()
-                    .flat_map(|t| [t.as_bytes(), b"\0"].concat())
-                    .collect();
+                    .flat_map(|text| [text.as_bytes(), b"\0"].concat());
+                let bytes: Vec<u8> = bytes.collect();
                 let seen = Seen::of(&Start {
                     texts: Texts {
                         bytes: &bytes,

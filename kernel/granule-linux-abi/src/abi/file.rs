@@ -84,32 +84,25 @@ pub struct Stat {
 }
 layout!(Stat, 128, mode at 16, rdev at 32, size at 48, blksize at 56, blocks at 64, atime at 72);
 
-/// The head of a directory entry of `getdents64`. The name follows, with a NUL; the whole is padded to a
-/// multiple of 8 bytes.
-#[derive(Clone, Copy, Debug)]
-pub struct DirectoryEntry {
-    pub ino: u64,
-    /// The position of the next entry, for `lseek`.
-    pub next: u64,
-    pub length: u16,
-    pub kind: u8,
-}
-
-/// Bytes of an entry before its name. No C structure without padding has this size of 19.
+/// Bytes of an entry of `getdents64` before its name. No C structure without padding has this size of 19.
 pub const DIRECTORY_ENTRY_HEAD: usize = 19;
 
-impl DirectoryEntry {
-    /// The entry in memory order.
-    pub fn to_bytes(self) -> [u8; DIRECTORY_ENTRY_HEAD] {
-        let mut bytes = [0; DIRECTORY_ENTRY_HEAD];
-        let (ino, rest) = bytes.split_at_mut(8);
-        ino.copy_from_slice(&self.ino.to_le_bytes());
-        let (next, rest) = rest.split_at_mut(8);
-        next.copy_from_slice(&self.next.to_le_bytes());
-        let [low, high] = self.length.to_le_bytes();
-        rest.copy_from_slice(&[low, high, self.kind]);
-        bytes
-    }
+/// The head of a directory entry in memory order; `next` is the position of the next entry, for `lseek`. The
+/// name follows, with a NUL; the whole is padded to a multiple of 8 bytes, `length`.
+pub fn directory_entry_head(
+    ino: u64,
+    next: u64,
+    length: u16,
+    kind: u8,
+) -> [u8; DIRECTORY_ENTRY_HEAD] {
+    let mut bytes = [0; DIRECTORY_ENTRY_HEAD];
+    let (first, rest) = bytes.split_at_mut(8);
+    first.copy_from_slice(&ino.to_le_bytes());
+    let (second, rest) = rest.split_at_mut(8);
+    second.copy_from_slice(&next.to_le_bytes());
+    let [low, high] = length.to_le_bytes();
+    rest.copy_from_slice(&[low, high, kind]);
+    bytes
 }
 
 pub const POLLIN: u16 = 0x1;
@@ -143,14 +136,8 @@ mod tests {
 
     #[test]
     fn a_directory_entry_is_little_endian_and_unpadded() {
-        let entry = DirectoryEntry {
-            ino: 0x0102,
-            next: 3,
-            length: 0x18,
-            kind: 4,
-        };
         assert_eq!(
-            entry.to_bytes(),
+            directory_entry_head(0x0102, 3, 0x18, 4),
             [2, 1, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0x18, 0, 4]
         );
     }

@@ -4,7 +4,7 @@
 //! `rt_sigreturn` restores the registers from there.
 
 use super::layout;
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 pub const SIGHUP: u8 = 1;
 pub const SIGINT: u8 = 2;
@@ -113,6 +113,16 @@ pub struct SigAction {
 }
 layout!(SigAction, 32, restorer at 16, mask at 24);
 
+impl SigAction {
+    /// [`SIG_DFL`].
+    pub const DEFAULT: Self = Self {
+        handler: SIG_DFL,
+        flags: 0,
+        restorer: 0,
+        mask: 0,
+    };
+}
+
 /// `siginfo`: 128 bytes, of which a signal uses at most 40.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoBytes, FromBytes, Immutable)]
 #[repr(C)]
@@ -200,13 +210,6 @@ pub struct SigFrame {
     pub end: [u64; 2],
 }
 layout!(SigFrame, 1136, flags at 128, stack at 144, mask at 168, context at 304, fpsimd at 592);
-
-impl SigFrame {
-    /// A frame of zeros.
-    pub fn zeroed() -> Self {
-        Self::new_zeroed()
-    }
-}
 
 /// Bytes of the whole frame on the stack.
 pub const FRAME_BYTES: u64 = 128 + 4560;

@@ -4,7 +4,7 @@ use super::Files;
 use super::file_tree::{About, NodeId, NodeKind};
 use super::open::{OpenFile, What};
 use crate::abi::Errno;
-use crate::abi::file::{DIRECTORY_ENTRY_HEAD, DirectoryEntry, S_IFIFO, Stat, device_number};
+use crate::abi::file::{DIRECTORY_ENTRY_HEAD, S_IFIFO, Stat, device_number, directory_entry_head};
 use crate::owned::Frames;
 
 /// The device number of the tree, and the device number of files outside the tree.
@@ -88,16 +88,12 @@ impl<F: Frames> Files<'_, F> {
                 break;
             };
             let about = self.tree.about(node);
-            let head = DirectoryEntry {
-                ino: about.ino,
-                next,
-                length: length as u16,
-                // The file type in a mode, as bits, is the type of an entry.
-                kind: (about.mode >> 12) as u8,
-            };
+            // The file type in a mode, as bits, is the type of an entry.
+            let kind = (about.mode >> 12) as u8;
+            let head = directory_entry_head(about.ino, next, length as u16, kind);
             slot.fill(0);
             let (start, rest) = slot.split_at_mut(DIRECTORY_ENTRY_HEAD);
-            start.copy_from_slice(&head.to_bytes());
+            start.copy_from_slice(&head);
             for (to, from) in rest.iter_mut().zip(name) {
                 *to = *from;
             }

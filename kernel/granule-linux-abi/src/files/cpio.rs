@@ -5,6 +5,7 @@
 //! neither allocates nor panics on any input, and each error names its offset.
 
 use core::fmt;
+use core::num::Wrapping;
 use core::ops::Range;
 
 /// Bytes of a header: the magic number and thirteen numbers of eight hexadecimal digits.
@@ -154,12 +155,8 @@ impl<'a> Entries<'a> {
             0 => &[],
             _ => all.get(start..end).ok_or(Wrong::Truncated)?,
         };
-        if with_sum
-            && data
-                .iter()
-                .fold(0, |sum: u32, byte| sum.wrapping_add(u32::from(*byte)))
-                != sum
-        {
+        let sum_of = |data: &[u8]| data.iter().map(|byte| Wrapping(u32::from(*byte))).sum();
+        if with_sum && Wrapping(sum) != sum_of(data) {
             return Err(Wrong::Sum);
         }
         let whole = aligned(end).ok_or(Wrong::Truncated)?;
@@ -230,16 +227,7 @@ pub(crate) mod tests {
     ) -> Vec<u8> {
         let mut out = format!(
             "070701{ino:08x}{mode:08X}{:08x}{:08x}{links:08x}{:08x}{:08x}{:08x}{:08x}{:08x}{:08x}{:08x}{:08x}{name}\0",
-            7,
-            8,
-            1_700_000_000,
-            data.len(),
-            3,
-            1,
-            rdev.0,
-            rdev.1,
-            name.len() + 1,
-            0
+            7, 8, 1_700_000_000, data.len(), 3, 1, rdev.0, rdev.1, name.len() + 1, 0
         )
         .into_bytes();
         out.resize(out.len().next_multiple_of(4), 0);
@@ -299,8 +287,8 @@ pub(crate) mod tests {
         let at_start = |what| CpioError { at: 0, what };
         assert_eq!(wrong(b"\x1f\x8b\x08"), at_start(Wrong::Magic));
         for cut in 6..first {
-            let expected = at_start(Wrong::Truncated);
-            assert_eq!(wrong(&good[..cut]), expected, "cut at {cut}");
+            let cut_off = wrong(&good[..cut]);
+            assert_eq!(cut_off, at_start(Wrong::Truncated), "cut at {cut}");
         }
         let mut two = good.clone();
         two.extend_from_slice(b"070707");

@@ -1,5 +1,4 @@
-//! A read-only tree of directories, files, symbolic links and devices, made from an archive that stays
-//! in its place.
+//! A read-only tree of directories, files, links and devices, from an archive that stays in place.
 //!
 //! A node is a small value in storage from the caller; names and contents are ranges of the archive.
 //! Files that programs expect but few archives bring (`/dev/null` and its like, `/proc/self/exe`), and
@@ -7,14 +6,8 @@
 //! [`path`](super::path) resolves paths to nodes.
 
 use super::cpio::{self, CpioError, Entry};
+use crate::abi::file::{S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 use core::fmt;
-
-/// The file type bits of a mode.
-const KIND: u32 = 0o170000;
-const DIRECTORY: u32 = 0o040000;
-const FILE: u32 = 0o100000;
-const LINK: u32 = 0o120000;
-const CHARACTERS: u32 = 0o020000;
 
 /// The most bytes of one name.
 pub const MOST_NAME_BYTES: usize = 255;
@@ -109,7 +102,7 @@ impl Node {
         parent: NONE,
         first_child: NONE,
         next: NONE,
-        mode: DIRECTORY | 0o755,
+        mode: S_IFDIR | 0o755,
         uid: 0,
         gid: 0,
         mtime: 0,
@@ -145,12 +138,9 @@ pub struct About {
 pub enum ArchiveError {
     /// The archive cannot be read.
     Cpio(CpioError),
-    /// A name of the archive is invalid: its path goes through a non-directory, contains `..` or a part
-    /// of more than 255 bytes, or it turns a directory into something else.
-    Name {
-        /// The offset of the entry's content.
-        at: usize,
-    },
+    /// The name of the entry with content at this offset goes through a non-directory, has `..` or a part
+    /// of more than 255 bytes, or turns a directory into something else.
+    Name(usize),
     /// The archive has 4 GiB or more.
     TooLarge,
     /// The storage is smaller than [`nodes_needed`].
@@ -161,7 +151,7 @@ impl fmt::Display for ArchiveError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Cpio(error) => error.fmt(f),
-            Self::Name { at } => write!(
+            Self::Name(at) => write!(
                 f,
                 "initramfs: the entry whose content is at byte {at:#x} has a name with `..` or a \
                  part of more than 255 bytes in it, or what one entry has as a directory another \
@@ -189,8 +179,7 @@ const STATUS: [(&[u8], Status); 2] = [
 
 /// The most nodes of the tree of `archive`.
 pub fn nodes_needed(archive: &[u8]) -> Result<usize, ArchiveError> {
-    // The root, /dev and its devices, /proc, /proc/self, /proc/self/exe, /sys, /sys/kernel and its
-    // files.
+    // The root, /dev and its devices, /proc/self/exe and /sys/kernel with their folders and files.
     let own = 7 + DEVICES.len() + STATUS.len();
     cpio::entries(archive).try_fold(own, |sum, entry| {
         Ok(sum.saturating_add(parts(entry?.name).count()))
@@ -240,19 +229,19 @@ impl<'a, S: AsRef<[Node]> + AsMut<[Node]>> Tree<'a, S> {
         if let Some(dev) = tree.own_directory(root, b"dev")? {
             for (name, major, minor) in DEVICES {
                 let kind = NodeKind::Device { major, minor };
-                tree.own_node(dev, name, kind, CHARACTERS | 0o666)?;
+                tree.own_node(dev, name, kind, S_IFCHR | 0o666)?;
             }
         }
         if let Some(proc) = tree.own_directory(root, b"proc")?
             && let Some(own) = tree.own_directory(proc, b"self")?
         {
-            tree.own_node(own, b"exe", NodeKind::ExeLink, LINK | 0o777)?;
+            tree.own_node(own, b"exe", NodeKind::ExeLink, S_IFLNK | 0o777)?;
         }
         if let Some(sys) = tree.own_directory(root, b"sys")?
             && let Some(kernel) = tree.own_directory(sys, b"kernel")?
         {
             for (name, status) in STATUS {
-                tree.own_node(kernel, name, NodeKind::Status(status), FILE | 0o444)?;
+                tree.own_node(kernel, name, NodeKind::Status(status), S_IFREG | 0o444)?;
             }
         }
         tree.count_links();
@@ -273,32 +262,32 @@ impl<'a, S: AsRef<[Node]> + AsMut<[Node]>> Tree<'a, S> {
     }
 
     fn add(&mut self, root: NodeId, entry: &Entry<'_>) -> Result<(), ArchiveError> {
-        let bad = ArchiveError::Name {
-            at: entry.data.start,
-        };
+        let bad = ArchiveError::Name(entry.data.start);
         let mut at = root;
         let mut made = false;
         for (offset, part) in parts(entry.name) {
-            if part == b".." || part.len() > MOST_NAME_BYTES {
+            let is_name = part != b".." && part.len() <= MOST_NAME_BYTES;
+            if !is_name || self.node(at).kind != NodeKind::Directory {
                 return Err(bad);
             }
             let name = Piece {
                 start: (entry.name_at + offset) as u32,
                 length: part.len() as u32,
             };
-            let (next, new) = self.child_or_new(at, name, bad)?;
-            (at, made) = (next, new);
+            let child = self.child(at, part);
+            made = child.is_none();
+            at = match child {
+                Some(child) => child,
+                None => self.append(at, Name::Archive(name))?,
+            };
         }
-        let length = entry.data.len() as u32;
-        let content = Piece {
-            start: entry.data.start as u32,
-            length,
-        };
-        let kind = match entry.mode & KIND {
-            DIRECTORY => NodeKind::Directory,
-            FILE => NodeKind::File,
-            LINK => NodeKind::Link,
-            CHARACTERS => NodeKind::Device {
+        let (start, length) = (entry.data.start as u32, entry.data.len() as u32);
+        let content = Piece { start, length };
+        let kind = match entry.mode & S_IFMT {
+            S_IFDIR => NodeKind::Directory,
+            S_IFREG => NodeKind::File,
+            S_IFLNK => NodeKind::Link,
+            S_IFCHR => NodeKind::Device {
                 major: entry.rdev.0,
                 minor: entry.rdev.1,
             },
@@ -336,27 +325,8 @@ impl<'a, S: AsRef<[Node]> + AsMut<[Node]>> Tree<'a, S> {
                 && node.archived == archived
                 && node.same as usize == *id
         };
-        nodes
-            .iter()
-            .enumerate()
-            .find(is_it)
-            .map(|(id, _)| NodeId(id as u32))
-    }
-
-    /// The child of that name, made as a directory if it is missing, and whether it was made.
-    fn child_or_new(
-        &mut self,
-        parent: NodeId,
-        name: Piece,
-        bad: ArchiveError,
-    ) -> Result<(NodeId, bool), ArchiveError> {
-        if self.node(parent).kind != NodeKind::Directory {
-            return Err(bad);
-        }
-        if let Some(child) = self.child(parent, self.piece(name)) {
-            return Ok((child, false));
-        }
-        Ok((self.append(parent, Name::Archive(name))?, true))
+        let found = nodes.iter().enumerate().find(is_it);
+        found.map(|(id, _)| NodeId(id as u32))
     }
 
     /// Adds a directory as the last child of `parent`.
@@ -489,10 +459,9 @@ impl<'a, S: AsRef<[Node]>> Tree<'a, S> {
             mode: node.mode,
             uid: node.uid,
             gid: node.gid,
-            links: if node.kind == NodeKind::Directory {
-                node.links
-            } else {
-                shared.links
+            links: match node.kind {
+                NodeKind::Directory => node.links,
+                _ => shared.links,
             },
             size: self.content(id).len() as u64,
             mtime: node.mtime,

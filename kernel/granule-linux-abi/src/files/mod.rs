@@ -74,8 +74,7 @@ pub struct Files<'a, F: Frames> {
 }
 
 impl<'a, F: Frames> Files<'a, F> {
-    /// The files of `tree`, none of them open. `None` if memory for the tables of open files and pipes
-    /// is exhausted.
+    /// The files of `tree`, none of them open. `None` if memory is exhausted.
     pub fn new(tree: Tree<'a, Array<Node, F>>) -> Option<Self> {
         Some(Self {
             tree,
@@ -175,11 +174,8 @@ impl<'a, F: Frames> Files<'a, F> {
     }
 
     fn add(&mut self, file: OpenFile) -> Result<OpenId, Errno> {
-        let free = self
-            .open
-            .iter_mut()
-            .enumerate()
-            .find(|(_, slot)| slot.is_none());
+        let mut slots = self.open.iter_mut().enumerate();
+        let free = slots.find(|(_, slot)| slot.is_none());
         let (index, slot) = free.ok_or(Errno::ENFILE)?;
         *slot = Some(file);
         Ok(OpenId(index as u16))
@@ -248,40 +244,33 @@ impl<'a, F: Frames> Files<'a, F> {
         if !file.may_read() {
             return Err(Errno::EBADF);
         }
-        match file.what {
-            What::File(_) | What::Status(..) => {
-                let content = match file.what {
-                    What::File(node) => self.tree.content(node),
-                    What::Status(status, _) => self.kexec.text(status),
-                    _ => &[],
-                };
-                let start = usize::try_from(file.offset).unwrap_or(usize::MAX);
-                let rest = content.get(start..).unwrap_or_default();
-                let count = rest.len().min(into.len());
-                for (to, from) in into.iter_mut().zip(rest) {
-                    *to = *from;
-                }
-                self.get_mut(id)?.offset = file.offset.saturating_add(count as u64);
-                Ok(Moved::Bytes(count))
-            }
-            What::Directory(_) => Err(Errno::EISDIR),
+        let content = match file.what {
+            What::File(node) => self.tree.content(node),
+            What::Status(status, _) => self.kexec.text(status),
+            What::Directory(_) => return Err(Errno::EISDIR),
             What::Device(Device::Zero, _) => {
                 into.fill(0);
-                Ok(Moved::Bytes(into.len()))
+                return Ok(Moved::Bytes(into.len()));
             }
             // The console has no input: it is always at its end.
-            What::Device(Device::Null | Device::Console, _) => Ok(Moved::Bytes(0)),
+            What::Device(Device::Null | Device::Console, _) => return Ok(Moved::Bytes(0)),
             What::PipeOut(index) => {
                 let pipe = self.pipe_at(index)?;
-                match pipe.read(into) {
-                    0 if pipe.writers > 0 && !into.is_empty() => {
-                        Ok(Moved::Wait(Channel::Pipe(index)))
-                    }
-                    count => Ok(Moved::Bytes(count)),
-                }
+                return Ok(match pipe.read(into) {
+                    0 if pipe.writers > 0 && !into.is_empty() => Moved::Wait(Channel::Pipe(index)),
+                    count => Moved::Bytes(count),
+                });
             }
-            What::PipeIn(_) => Err(Errno::EBADF),
+            What::PipeIn(_) => return Err(Errno::EBADF),
+        };
+        let start = usize::try_from(file.offset).unwrap_or(usize::MAX);
+        let rest = content.get(start..).unwrap_or_default();
+        let count = rest.len().min(into.len());
+        for (to, from) in into.iter_mut().zip(rest) {
+            *to = *from;
         }
+        self.get_mut(id)?.offset = file.offset.saturating_add(count as u64);
+        Ok(Moved::Bytes(count))
     }
 
     /// Writes the bytes that fit now. `whole` is the size of the whole call, of which `from` may be a
@@ -323,11 +312,8 @@ impl<'a, F: Frames> Files<'a, F> {
         match file.what {
             What::PipeOut(index) => {
                 let events = self.pipe_ref(index).map_or(0, |pipe| {
-                    let input = if pipe.used() > 0 {
-                        POLLIN | POLLRDNORM
-                    } else {
-                        0
-                    };
+                    let has_bytes = pipe.used() > 0;
+                    let input = if has_bytes { POLLIN | POLLRDNORM } else { 0 };
                     let hung_up = if pipe.writers == 0 { POLLHUP } else { 0 };
                     input | hung_up
                 });

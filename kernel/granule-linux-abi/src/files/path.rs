@@ -64,8 +64,7 @@ pub fn lookup<S: AsRef<[Node]>>(
         let end = rest.iter().position(|byte| *byte == b'/');
         let (name, rest) = rest.split_at(end.unwrap_or(rest.len()));
         *top = rest;
-        // The rest behind a link's name begins with a slash, so a non-empty rest below the top needs a
-        // directory.
+        // A rest behind a link's name begins with a slash, so it needs a directory.
         let needs_directory = left.iter().any(|rest| !rest.is_empty());
         let is_last = left
             .iter()
@@ -103,8 +102,7 @@ pub fn lookup<S: AsRef<[Node]>>(
                 }
                 // The stack has room for one slice more than links, and the links were counted.
                 left.try_push(target).map_err(|_| PathError::Loop)?;
-                // The target is relative to the link's directory; the check for a directory applies to
-                // the target.
+                // The target is relative to the link's directory, and checked for a directory itself.
                 continue;
             }
         } else {

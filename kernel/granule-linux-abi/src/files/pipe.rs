@@ -1,7 +1,6 @@
 //! A pipe: bytes in order of arrival, in a buffer of frames, and the owner counts of both ends.
 //!
-//! This file only moves bytes. [`files`](super) decides who waits for a pipe and what a closed end
-//! means.
+//! [`files`](super) decides who waits for a pipe and what a closed end means.
 
 use crate::abi::file::PIPE_BUF;
 use crate::owned::{Array, Frames};
@@ -22,8 +21,7 @@ pub(crate) struct Pipe<F: Frames> {
 }
 
 impl<F: Frames> Pipe<F> {
-    /// An empty pipe, with one owner of each end. If memory is short the capacity is halved, down to
-    /// `PIPE_BUF`.
+    /// An empty pipe, with one owner of each end. Short memory halves it, down to `PIPE_BUF`.
     pub(super) fn new() -> Option<Self> {
         let mut bytes = BYTES;
         let buffer = loop {

@@ -17,8 +17,7 @@ impl<T, F: Frames> Boxed<T, F> {
     pub fn new(value: T) -> Option<Self> {
         const { assert!(align_of::<T>() <= SMALLEST_FRAME) };
         let block = Block::allocate(size_of::<T>())?;
-        // SAFETY: the block is large enough, the assertion guarantees its alignment, and nothing else
-        // uses it.
+        // SAFETY: the block is large enough, aligned as asserted, and nothing else uses it.
         unsafe { block.start().cast::<T>().write(value) };
         Some(Self {
             block,

@@ -1,5 +1,4 @@
-//! Frames for tests: blocks of the host's allocator, counted for each thread, with a limit set by the
-//! test.
+//! Frames for tests: blocks of the host's allocator, counted and limited for each thread.
 
 use super::{Frames, SMALLEST_FRAME};
 use core::ptr::NonNull;

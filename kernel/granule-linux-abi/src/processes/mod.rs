@@ -25,7 +25,7 @@ pub mod rings;
 
 pub use numbers::Numbers;
 pub use places::Places;
-pub use relatives::{Reaped, Relation, Selection, TaskTable, Waited};
+pub use relatives::{Reaped, Relation, Selection, TaskTable};
 pub use rings::Rings;
 
 use crate::abi::Errno;
@@ -163,21 +163,13 @@ impl<'a, T: TaskTable> Processes<'a, T> {
         })
     }
 
-    /// The process at a place.
-    ///
-    /// # Errors
-    ///
-    /// `ESRCH` if there is none.
+    /// The process at a place, or `ESRCH`.
     pub fn get(&self, place: ProcessPlace) -> Result<&Process, Errno> {
         let slot = self.slots.get(place).and_then(Option::as_ref);
         slot.and_then(|process| process.first()).ok_or(Errno::ESRCH)
     }
 
-    /// The process at a place, mutably.
-    ///
-    /// # Errors
-    ///
-    /// As for [`get`](Self::get).
+    /// The process at a place, mutably, or `ESRCH`.
     pub fn get_mut(&mut self, place: ProcessPlace) -> Result<&mut Process, Errno> {
         Ok(self.files_and(place)?.1)
     }
@@ -192,11 +184,7 @@ impl<'a, T: TaskTable> Processes<'a, T> {
         Ok((&mut self.files, process.ok_or(Errno::ESRCH)?))
     }
 
-    /// Makes the first process at `place`, with program `exe` and the console as its input and output.
-    ///
-    /// # Errors
-    ///
-    /// `ENOMEM`.
+    /// Makes the first process at `place`, with program `exe` and the console, or `ENOMEM`.
     pub fn begin(&mut self, place: ProcessPlace, exe: NodeId) -> Result<(), Errno> {
         let mut array = Process::allocate()?;
         let process = array.first_mut().ok_or(Errno::ENOMEM)?;
@@ -235,11 +223,7 @@ impl<'a, T: TaskTable> Processes<'a, T> {
         Ok(())
     }
 
-    /// `execve`: makes the process run `exe`.
-    ///
-    /// # Errors
-    ///
-    /// As for [`get`](Self::get).
+    /// `execve`: makes the process run `exe`. `ESRCH` if there is none.
     pub fn execute(&mut self, place: ProcessPlace, exe: NodeId, path: &[u8]) -> Result<(), Errno> {
         loop {
             let (files, process) = self.files_and(place)?;
@@ -290,7 +274,7 @@ impl<'a, T: TaskTable> Processes<'a, T> {
         if let Ok(process) = self.get_mut(place)
             && process.signals.send(signal, cause)
         {
-            self.wake_place(place);
+            self.woken.insert(place);
         }
     }
 
@@ -316,18 +300,10 @@ impl<'a, T: TaskTable> Processes<'a, T> {
             .for_each(|place| woken.insert(place));
     }
 
-    /// Wakes the process at a place.
-    pub(crate) fn wake_place(&mut self, place: ProcessPlace) {
-        self.woken.insert(place);
-    }
-
     /// Wakes a process after a change of its mask, if it has a signal to handle now.
     pub(crate) fn unblocked(&mut self, place: ProcessPlace) {
-        if self
-            .get(place)
-            .is_ok_and(|process| process.signals.has_work())
-        {
-            self.wake_place(place);
+        if self.get(place).is_ok_and(|it| it.signals.has_work()) {
+            self.woken.insert(place);
         }
     }
 

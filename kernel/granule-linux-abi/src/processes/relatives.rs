@@ -92,20 +92,6 @@ pub enum Reaped {
     },
 }
 
-/// The result of `wait4`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Waited {
-    /// A child ended.
-    Child {
-        /// The child's number.
-        pid: u32,
-        /// The exit status, as [`Status::word`].
-        status: u32,
-    },
-    /// Such children exist, but none has ended.
-    NotYet,
-}
-
 /// The cause in the SIGCHLD for a child's end.
 const fn cause_of(pid: u32, status: Status) -> Cause {
     let (code, status) = match status {
@@ -157,8 +143,11 @@ impl<T: TaskTable> Processes<'_, T> {
                 continue;
             }
             // A group or "all" includes a child that is being forked.
-            if !matches!(chosen, Selection::Process(_)) && signal > 0 {
-                self.send_to_forked(place, signal);
+            if !matches!(chosen, Selection::Process(_))
+                && signal > 0
+                && let Ok(process) = self.get_mut(place)
+            {
+                process.signals.send_to_child(signal);
             }
             // "All" excludes the first process and the caller.
             let all = chosen == Selection::Any;
@@ -181,14 +170,6 @@ impl<T: TaskTable> Processes<'_, T> {
         }
     }
 
-    /// Records a group's signal for a child that the process is making: the child belongs to the group,
-    /// too.
-    fn send_to_forked(&mut self, parent: ProcessPlace, signal: u8) {
-        if let Ok(process) = self.get_mut(parent) {
-            process.signals.send_to_child(signal);
-        }
-    }
-
     /// Makes the new child at `place` visible. False if the parent must first handle a signal, which may
     /// be meant for both. A signal that the parent blocks goes to both as well, since the child has the
     /// parent's mask.
@@ -202,9 +183,7 @@ impl<T: TaskTable> Processes<'_, T> {
         let mut missed = process.signals.take_for_child();
         while let Some(signal) = missed.first() {
             missed = missed.without(SignalSet::EMPTY.with(signal));
-            let cause = self
-                .get(parent)
-                .map(|process| process.signals.cause(signal));
+            let cause = self.get(parent).map(|it| it.signals.cause(signal));
             self.send(place, signal, cause.unwrap_or_default());
         }
         true
@@ -225,12 +204,17 @@ impl<T: TaskTable> Processes<'_, T> {
         wanted
     }
 
-    /// `wait4` without waiting: an ended child, or the news that none has ended yet.
-    pub(crate) fn wait(&mut self, parent: ProcessPlace, which: Selection) -> Result<Waited, Errno> {
+    /// `wait4` without waiting: the number and the exit status, as [`Status::word`], of a child that has
+    /// ended. `None` if such children exist, but none has.
+    pub(crate) fn wait(
+        &mut self,
+        parent: ProcessPlace,
+        which: Selection,
+    ) -> Result<Option<(u32, u32)>, Errno> {
         match self.tasks.reap(parent, which) {
             Reaped::NoChildren => Err(Errno::ECHILD),
-            Reaped::One { pid, status } => Ok(Waited::Child { pid, status }),
-            Reaped::None => Ok(Waited::NotYet),
+            Reaped::One { pid, status } => Ok(Some((pid, status))),
+            Reaped::None => Ok(None),
         }
     }
 
@@ -247,8 +231,9 @@ impl<T: TaskTable> Processes<'_, T> {
 
 /// Checks a signal number of a call; 0 means no signal.
 pub(crate) fn signal_number(signal: i32) -> Result<u8, Errno> {
-    let signal = u8::try_from(signal).ok();
-    signal
-        .filter(|signal| *signal <= SIGNALS)
-        .ok_or(Errno::EINVAL)
+    let signal = u8::try_from(signal).map_err(|_| Errno::EINVAL)?;
+    if signal > SIGNALS {
+        return Err(Errno::EINVAL);
+    }
+    Ok(signal)
 }

@@ -18,8 +18,7 @@ pub struct Rings<F: Frames> {
 }
 
 impl<F: Frames> Rings<F> {
-    /// `rings` empty lists for `places` places. `None` if memory is exhausted, or if there are more nodes than
-    /// numbers.
+    /// `rings` empty lists for `places` places. `None` for too many, or if memory is exhausted.
     #[must_use]
     pub fn new(places: usize, rings: usize) -> Option<Self> {
         let count = places.checked_add(rings)?;

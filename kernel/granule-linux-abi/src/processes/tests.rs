@@ -8,8 +8,7 @@ use crate::abi::signal::{
 };
 use crate::owned::host::{self, HostFrames};
 
-/// The relations, and the status of ended processes; then the place of an unborn child, which stays
-/// invisible.
+/// The relations, and the status of ended processes; then the place of an invisible child.
 #[derive(Debug, Default)]
 pub(crate) struct Kin(
     pub(crate) Vec<Option<(Relation, Option<u32>)>>,
@@ -69,17 +68,10 @@ pub(crate) type HostProcesses = Processes<'static, Kin>;
 pub(crate) fn processes() -> HostProcesses {
     host::run_out_after(usize::MAX);
     let files = crate::files::tests::files();
-    let exe = files.find(
-        NodeId::ROOT,
-        b"bin/prog",
-        crate::files::path::Last::Keep,
-        None,
-    );
-    let init = Relation {
-        pid: 1,
-        parent: 0,
-        group: 1,
-    };
+    let last = crate::files::path::Last::Keep;
+    let exe = files.find(NodeId::ROOT, b"bin/prog", last, None);
+    let (pid, parent, group) = (1, 0, 1);
+    let init = Relation { pid, parent, group };
     let mut processes = Processes::new(files, Kin(vec![Some((init, None))], None), PLACES).unwrap();
     processes.begin(0, exe.unwrap()).unwrap();
     processes
@@ -87,6 +79,13 @@ pub(crate) fn processes() -> HostProcesses {
 
 /// Makes a child of the process at `parent`. Returns its place, which is its number minus one.
 pub(crate) fn child(processes: &mut HostProcesses, parent: ProcessPlace) -> ProcessPlace {
+    try_child(processes, parent).unwrap()
+}
+
+pub(crate) fn try_child(
+    processes: &mut HostProcesses,
+    parent: ProcessPlace,
+) -> Result<ProcessPlace, Errno> {
     let place = processes.tasks.0.len();
     let from = processes.tasks.relation(parent).unwrap();
     let relation = Relation {
@@ -94,9 +93,9 @@ pub(crate) fn child(processes: &mut HostProcesses, parent: ProcessPlace) -> Proc
         parent: from.pid,
         ..from
     };
+    processes.fork(parent, place)?;
     processes.tasks.0.push(Some((relation, None)));
-    processes.fork(parent, place).unwrap();
-    place
+    Ok(place)
 }
 
 /// Begins a fork of the process at `parent`. Returns the place of the invisible child.
@@ -130,7 +129,7 @@ fn act(processes: &mut HostProcesses, place: ProcessPlace, signal: u8, handler: 
     let action = SigAction {
         handler,
         flags,
-        ..SigAction::default()
+        ..SigAction::DEFAULT
     };
     let process = processes.get_mut(place).unwrap();
     process.signals.set_action(signal, action).unwrap();
@@ -185,15 +184,12 @@ fn exec_closes_what_is_marked_and_takes_the_name() {
     process.descriptors.add(out, 0, false).unwrap();
     process.descriptors.add(into, 0, true).unwrap();
     processes.set_waits(0, Some(Channel::Pipe(0)));
-    processes
-        .execute(0, NodeId(3), b"/bin/a-name-that-is-long")
-        .unwrap();
+    let path = b"/bin/a-name-that-is-long";
+    processes.execute(0, NodeId(3), path).unwrap();
     let process = processes.get(0).unwrap();
     assert_eq!(&process.name, b"a-name-that-is-\0");
-    assert_eq!(
-        (process.exe, process.descriptors.iter().count()),
-        (NodeId(3), 4)
-    );
+    assert_eq!(process.exe, NodeId(3));
+    assert_eq!(process.descriptors.iter().count(), 4);
     assert_eq!(woken(&mut processes), [0]);
     assert_eq!(woken(&mut processes), [0; 0]);
 }
@@ -205,29 +201,23 @@ fn kill_finds_whom_it_means() {
     let c = child(&mut processes, b);
     processes.lead_group(b).unwrap();
     processes.tasks.set_group(c, 3);
-    processes.kill(a, 3, i32::from(SIGHUP)).unwrap();
-    assert_eq!(pending(&processes, b), [SIGHUP]);
-    assert_eq!(woken(&mut processes), [b]);
-    processes.kill(a, -3, i32::from(SIGTERM)).unwrap();
-    assert_eq!(
-        (pending(&processes, b), pending(&processes, c)),
-        (vec![1, 15], vec![15])
-    );
-    // All processes except the first and the caller.
-    processes.kill(c, -1, i32::from(SIGINT)).unwrap();
-    assert_eq!(
-        (pending(&processes, a), pending(&processes, c)),
-        (vec![2], vec![15])
-    );
-    processes.kill(b, 0, i32::from(SIGUSR1)).unwrap();
-    assert_eq!(
-        (pending(&processes, a), pending(&processes, c)),
-        (vec![2], vec![10, 15])
-    );
+    let all = [a, b, c];
+    for (from, to, signal, expected) in [
+        (a, 3, SIGHUP, [&[][..], &[1], &[]]),
+        (a, -3, SIGTERM, [&[], &[1, 15], &[15]]),
+        // All processes except the first and the caller.
+        (c, -1, SIGINT, [&[2], &[1, 2, 15], &[15]]),
+        (b, 0, SIGUSR1, [&[2], &[1, 2, 10, 15], &[10, 15]]),
+    ] {
+        processes.kill(from, to, i32::from(signal)).unwrap();
+        assert_eq!(all.map(|place| pending(&processes, place)), expected);
+    }
+    assert_eq!(woken(&mut processes), all);
     assert_eq!(processes.kill(a, 4, 0), Ok(()));
+    for nobody in [77, -77, i32::MIN] {
+        assert_eq!(processes.kill(a, nobody, 1), Err(Errno::ESRCH));
+    }
     assert_eq!(processes.kill(a, 77, 0), Err(Errno::ESRCH));
-    assert_eq!(processes.kill(a, -77, 1), Err(Errno::ESRCH));
-    assert_eq!(processes.kill(a, i32::MIN, 1), Err(Errno::ESRCH));
     for signal in [-1, 65, 256, i32::MAX] {
         assert_eq!(processes.kill(a, 4, signal), Err(Errno::EINVAL), "{signal}");
     }
@@ -276,7 +266,7 @@ fn a_parent_is_notified_and_waits_for_whom_it_names() {
     let (a, b) = (child(&mut processes, 0), child(&mut processes, 0));
     act(&mut processes, 0, SIGCHLD, 0x1000, 0);
     let wait = |processes: &mut HostProcesses, which| processes.wait(0, which);
-    assert_eq!(wait(&mut processes, Selection::Any), Ok(Waited::NotYet));
+    assert_eq!(wait(&mut processes, Selection::Any), Ok(None));
     assert!(!processes.tasks.can_reap(0, Selection::Any));
     processes.set_waits(0, Some(Channel::Children(1)));
     let status = Status::Killed {
@@ -285,24 +275,16 @@ fn a_parent_is_notified_and_waits_for_whom_it_names() {
     };
     ends(&mut processes, b, status);
     assert_eq!(woken(&mut processes), [0]);
-    let (_, cause) = processes
-        .get_mut(0)
-        .unwrap()
-        .signals
-        .take(signals_of(SIGCHLD))
-        .unwrap();
+    let signals = &mut processes.get_mut(0).unwrap().signals;
+    let (_, cause) = signals.take(signals_of(SIGCHLD)).unwrap();
     assert_eq!((cause.code, cause.status, cause.value), (3, 11, 3));
     let of_a = Selection::Process(2);
-    assert_eq!(wait(&mut processes, of_a), Ok(Waited::NotYet));
-    let found = Waited::Child { pid: 3, status: 11 };
+    assert_eq!(wait(&mut processes, of_a), Ok(None));
     assert!(processes.tasks.can_reap(0, Selection::Any));
-    assert_eq!(wait(&mut processes, Selection::Any), Ok(found));
+    assert_eq!(wait(&mut processes, Selection::Any), Ok(Some((3, 11))));
     ends(&mut processes, a, Status::Exited(7));
-    let found = Waited::Child {
-        pid: 2,
-        status: 0x700,
-    };
-    assert_eq!(wait(&mut processes, Selection::Group(1)), Ok(found));
+    let ended = wait(&mut processes, Selection::Group(1));
+    assert_eq!(ended, Ok(Some((2, 0x700))));
     assert_eq!(wait(&mut processes, Selection::Any), Err(Errno::ECHILD));
     assert!(processes.tasks.can_reap(0, Selection::Any));
 }

@@ -44,9 +44,7 @@ impl Segment {
     pub const fn pages(&self, page: u64) -> Range<u64> {
         self.start & !(page - 1)..(self.end + (page - 1)) & !(page - 1)
     }
-}
 
-impl Segment {
     /// The addresses of the pages that may be pages of the file itself, in memory that has `file_bytes` bytes of
     /// it, zeros at its end included. They are whole pages, of content alone: a program may write to the rest
     /// of the last page, or finds zeros there. Where it may do neither, all pages are the file's. Empty,
@@ -99,21 +97,12 @@ pub enum ProgramError {
     Interpreter,
     /// The program has no segment to load, or too many.
     Segments,
-    /// A segment extends beyond the file, or is smaller in memory than in the file.
-    Extent {
-        /// The address of the segment.
-        address: u64,
-    },
-    /// A segment lies outside the addresses for programs.
-    Address {
-        /// The address of the segment.
-        address: u64,
-    },
-    /// A segment's offset in its page differs between file and memory.
-    Offset {
-        /// The address of the segment.
-        address: u64,
-    },
+    /// The segment at this address extends beyond the file, or is smaller in memory than in the file.
+    Extent(u64),
+    /// The segment at this address lies outside the addresses for programs.
+    Address(u64),
+    /// The offset in its page of the segment at this address differs between file and memory.
+    Offset(u64),
     /// Two segments share a page of this size, or are out of order.
     Overlap {
         /// The address of the segment.
@@ -121,11 +110,8 @@ pub enum ProgramError {
         /// Bytes of a page.
         page: u64,
     },
-    /// The entry is not in an executable segment.
-    Entry {
-        /// The address of the first instruction.
-        address: u64,
-    },
+    /// The first instruction, at this address, is not in an executable segment.
+    Entry(u64),
     /// The file is linked for smaller pages.
     Alignment {
         /// The largest alignment of a segment, in bytes.
@@ -152,14 +138,14 @@ impl fmt::Display for ProgramError {
                 f.write_str("it needs a dynamic linker; link it statically (-static, -static-pie)")
             }
             Self::Segments => write!(f, "it has no segment to load, or more than {MOST_SEGMENTS}"),
-            Self::Extent { address } => write!(
+            Self::Extent(address) => write!(
                 f,
                 "the segment at {address:#x} reaches beyond the file, or is smaller in memory"
             ),
-            Self::Address { address } => {
+            Self::Address(address) => {
                 write!(f, "the segment at {address:#x} lies outside of user space")
             }
-            Self::Offset { address } => write!(
+            Self::Offset(address) => write!(
                 f,
                 "the segment at {address:#x} has another place in its page than in the file"
             ),
@@ -168,12 +154,10 @@ impl fmt::Display for ProgramError {
                 "the segment at {address:#x} shares a page of {page} bytes with another one, or is \
                  out of order; link it for pages of 64K (-z max-page-size=65536)"
             ),
-            Self::Entry { address } => {
-                write!(
-                    f,
-                    "its first instruction, {address:#x}, is in no segment that can be executed"
-                )
-            }
+            Self::Entry(address) => write!(
+                f,
+                "its first instruction, {address:#x}, is in no segment that can be executed"
+            ),
             Self::Alignment { bytes, page } => write!(
                 f,
                 "its segments are aligned to {bytes} bytes, too few for pages of {page} bytes"
@@ -254,10 +238,8 @@ pub fn read(file: &[u8], place: &ProgramPlace) -> Result<Program, ProgramError> 
                 if before.is_some_and(|before| before.pages(page).end > start) {
                     return Err(ProgramError::Overlap { address, page });
                 }
-                program
-                    .segments
-                    .try_push(segment)
-                    .map_err(|_| ProgramError::Segments)?;
+                let pushed = program.segments.try_push(segment);
+                pushed.map_err(|_| ProgramError::Segments)?;
             }
             _ => {}
         }
@@ -278,7 +260,7 @@ pub fn read(file: &[u8], place: &ProgramPlace) -> Result<Program, ProgramError> 
     let begins =
         |segment: &Segment| segment.execute && (segment.start..segment.end).contains(&address);
     if !program.segments.iter().any(begins) || !address.is_multiple_of(4) {
-        return Err(ProgramError::Entry { address });
+        return Err(ProgramError::Entry(address));
     }
     program.entry = address;
     Ok(program)
@@ -291,8 +273,7 @@ fn segment(
     bias: u64,
 ) -> Result<Segment, ProgramError> {
     let start = header.p_vaddr.wrapping_add(bias);
-    let address = start;
-    let extent = ProgramError::Extent { address };
+    let extent = ProgramError::Extent(start);
     if header.p_filesz > header.p_memsz {
         return Err(extent);
     }
@@ -305,9 +286,9 @@ fn segment(
     let end = start.checked_add(header.p_memsz);
     let end = end
         .filter(|end| start >= place.addresses.start && *end <= place.addresses.end)
-        .ok_or(ProgramError::Address { address })?;
+        .ok_or(ProgramError::Address(start))?;
     if (start ^ header.p_offset) & (place.page - 1) != 0 {
-        return Err(ProgramError::Offset { address });
+        return Err(ProgramError::Offset(start));
     }
     Ok(Segment {
         start,

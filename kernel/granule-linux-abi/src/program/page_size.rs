@@ -12,9 +12,9 @@
 //!    bytes of a page as a little-endian number of 4 or 8 bytes.
 //! 3. The command line's: `user_pagesize=4k|16k|64k`.
 //!
-//! A wish that cannot be granted is not an error: a line has the reason, and the default is taken. The
-//! default is the kernel's size if the file allows it, else the largest allowed size. Only if none is left
-//! `execve` fails with `ENOEXEC`, and a line lists the sizes that there are and those that the file allows.
+//! A wish that cannot be granted is not an error: a line has the reason, and the default is taken: the
+//! kernel's size if the file allows it, else the largest allowed size. Only if none is left `execve` fails
+//! with `ENOEXEC`, and a line lists the sizes that there are and those that the file allows.
 
 use super::{Program, ProgramError, ProgramPlace, read};
 use core::fmt;
@@ -160,8 +160,7 @@ fn wish(file: &[u8], wishes: &Wishes) -> Option<(Wisher, u64)> {
         .or_else(|| known(Wisher::CommandLine, wishes.command_line))
 }
 
-/// The page size, in bytes, that the first such note of the file requests. A note that cannot be
-/// read requests nothing.
+/// The page size, in bytes, that the file's first readable note requests.
 fn note(file: &[u8]) -> Option<u64> {
     let elf = ElfBytes::<LittleEndian>::minimal_parse(file).ok()?;
     let segments = elf.segments()?;

@@ -72,6 +72,16 @@ pub(super) fn elf(kind: u16, machine: u16, entry: u64, headers: &[Header]) -> Ve
     file
 }
 
+impl Header {
+    pub(super) const fn at(self, address: u64) -> Self {
+        Self { address, ..self }
+    }
+
+    pub(super) const fn aligned(self, align: u64) -> Self {
+        Self { align, ..self }
+    }
+}
+
 fn with(headers: &[Header]) -> Result<Program, ProgramError> {
     read(&elf(ET_EXEC, EM_AARCH64, 0x20_0100, headers), &PLACE)
 }
@@ -82,126 +92,58 @@ fn a_sound_program_is_read_as_it_is() {
     assert_eq!((program.entry, program.bias), (0x20_0100, 0));
     assert_eq!(program.headers, Some(0x20_0040));
     assert_eq!((program.header_count, program.header_bytes), (2, 56));
-    let [text, data] = program.segments.as_slice() else {
-        panic!("{program:?}")
+    let text = Segment {
+        execute: true,
+        ..segment(0x20_0000, 0x300, 0..0x300, false)
     };
-    assert_eq!(
-        (text.start, text.end, text.file.clone()),
-        (0x20_0000, 0x20_0300, 0..0x300)
-    );
-    assert!(text.read && text.execute && !text.write);
-    assert_eq!(
-        (data.start, data.end, data.file.clone()),
-        (0x21_0200, 0x21_5200, 0x200..0x280)
-    );
-    assert!(data.read && data.write && !data.execute);
+    let data = segment(0x21_0200, 0x5000, 0x200..0x280, true);
     assert_eq!(data.pages(PLACE.page), 0x21_0000..0x22_0000);
+    assert_eq!(program.segments.as_slice(), [text, data]);
 }
 
 #[test]
 fn a_movable_program_is_placed_where_there_is_room() {
-    let headers = [
-        Header { address: 0, ..TEXT },
-        Header {
-            address: 0x1_0200,
-            ..DATA
-        },
-    ];
+    let headers = [TEXT.at(0), DATA.at(0x1_0200)];
     let program = read(&elf(ET_DYN, EM_AARCH64, 0x100, &headers), &PLACE).unwrap();
-    assert_eq!(
-        (program.bias, program.entry),
-        (0x1_0000_0000, 0x1_0000_0100)
-    );
+    assert_eq!(program.bias, 0x1_0000_0000);
+    assert_eq!(program.entry, 0x1_0000_0100);
     assert_eq!(program.segments[1].start, 0x1_0001_0200);
     assert_eq!(program.headers, Some(0x1_0000_0040));
 }
 
 #[test]
 fn each_broken_rule_is_named() {
-    type Expected = fn(ProgramError) -> bool;
-    let cases: [(&[Header], Expected); 9] = [
-        (&[], |e| e == ProgramError::Segments),
-        (&[TEXT; 17], |e| matches!(e, ProgramError::Overlap { .. })),
-        (
-            &[
-                Header {
-                    kind: PT_INTERP,
-                    ..TEXT
-                },
-                TEXT,
-            ],
-            |e| e == ProgramError::Interpreter,
-        ),
-        (
-            &[Header {
-                file: 0x500,
-                memory: 0x500,
-                ..TEXT
-            }],
-            |e| matches!(e, ProgramError::Extent { .. }),
-        ),
-        (
-            &[
-                TEXT,
-                Header {
-                    memory: 0x10,
-                    ..DATA
-                },
-            ],
-            |e| matches!(e, ProgramError::Extent { .. }),
-        ),
-        (
-            &[
-                TEXT,
-                Header {
-                    offset: u64::MAX,
-                    ..DATA
-                },
-            ],
-            |e| matches!(e, ProgramError::Extent { .. }),
-        ),
-        (
-            &[
-                TEXT,
-                Header {
-                    address: 1 << 36 | 0x200,
-                    ..DATA
-                },
-            ],
-            |e| matches!(e, ProgramError::Address { .. }),
-        ),
-        (
-            &[
-                TEXT,
-                Header {
-                    address: 0x21_0300,
-                    ..DATA
-                },
-            ],
-            |e| matches!(e, ProgramError::Offset { .. }),
-        ),
-        (
-            &[
-                TEXT,
-                Header {
-                    address: 0x20_0200,
-                    ..DATA
-                },
-            ],
-            |e| matches!(e, ProgramError::Overlap { .. }),
-        ),
+    let page = PLACE.page;
+    let overlap = |address| ProgramError::Overlap { address, page };
+    let mut interpreter = TEXT;
+    interpreter.kind = PT_INTERP;
+    let mut beyond = TEXT;
+    (beyond.file, beyond.memory) = (0x500, 0x500);
+    let mut cut = DATA;
+    cut.memory = 0x10;
+    let mut far = DATA;
+    far.offset = u64::MAX;
+    let cases: [(&[Header], ProgramError); 9] = [
+        (&[], ProgramError::Segments),
+        (&[TEXT; 17], overlap(TEXT.address)),
+        (&[interpreter, TEXT], ProgramError::Interpreter),
+        (&[beyond], ProgramError::Extent(TEXT.address)),
+        (&[TEXT, cut], ProgramError::Extent(DATA.address)),
+        (&[TEXT, far], ProgramError::Extent(DATA.address)),
+        (&[TEXT, DATA.at(1 << 36)], ProgramError::Address(1 << 36)),
+        (&[TEXT, DATA.at(0x21_0300)], ProgramError::Offset(0x21_0300)),
+        (&[TEXT, DATA.at(0x20_0200)], overlap(0x20_0200)),
     ];
     for (headers, expected) in cases {
-        let error = with(headers).unwrap_err();
-        assert!(expected(error), "{error}");
-        assert!(!error.to_string().contains('\n'));
+        assert_eq!(with(headers), Err(expected));
+        assert!(!expected.to_string().contains('\n'));
     }
     let other = |kind, machine, entry| read(&elf(kind, machine, entry, &[TEXT, DATA]), &PLACE);
     assert_eq!(other(1, EM_AARCH64, 0x20_0100), Err(ProgramError::Kind(1)));
     assert_eq!(other(ET_EXEC, 62, 0x20_0100), Err(ProgramError::Machine));
-    for entry in [0x20_0300, 0x21_0200, 0, 0x20_0102] {
-        let refused = other(ET_EXEC, EM_AARCH64, entry);
-        assert_eq!(refused, Err(ProgramError::Entry { address: entry }));
+    for address in [0x20_0300, 0x21_0200, 0, 0x20_0102] {
+        let refused = other(ET_EXEC, EM_AARCH64, address);
+        assert_eq!(refused, Err(ProgramError::Entry(address)));
     }
     let mut file = elf(ET_EXEC, EM_AARCH64, 0x20_0100, &[TEXT, DATA]);
     for length in 0..64 + 2 * 56 {
@@ -217,20 +159,11 @@ fn each_broken_rule_is_named() {
 
 #[test]
 fn a_segment_may_share_no_page_only_where_pages_are_large() {
-    let small = ProgramPlace {
-        page: 0x1000,
-        ..PLACE
-    };
-    let near = Header {
-        address: 0x20_1200,
-        ..DATA
-    };
+    let near = DATA.at(0x20_1200);
     let file = elf(ET_EXEC, EM_AARCH64, 0x20_0100, &[TEXT, near]);
-    assert!(read(&file, &small).is_ok());
-    assert!(matches!(
-        read(&file, &PLACE),
-        Err(ProgramError::Offset { .. } | ProgramError::Overlap { .. })
-    ));
+    assert!(read(&file, &PLACE.with_pages(PageSize::K4)).is_ok());
+    let offset = ProgramError::Offset(near.address);
+    assert_eq!(read(&file, &PLACE), Err(offset));
 }
 
 proptest! {
@@ -276,81 +209,44 @@ fn segment(start: u64, bytes: u64, file: Range<usize>, write: bool) -> Segment {
 
 #[test]
 fn pages_of_content_alone_are_the_files() {
-    for (what, segment, page, expected) in [
+    const AT: u64 = 0x20_0000;
+    let (k4, k16, k64) = (0x1000, 0x4000, 0x1_0000);
+    // Addresses are from `AT` on: start, bytes, content, whether it is writable, page, shared pages.
+    for (start, bytes, file, write, page, expected) in [
+        (0, 0x1_2345, 0..0x1_2345, false, k4, 0..0x1_3000),
+        (0, 0x1_2345, 0..0x1_2345, false, k64, 0..0x2_0000),
+        // Inside a page.
+        (0x1234, 0x3000, 0x1234..0x4234, false, k64, 0..0x1_0000),
+        // Zeros behind it.
+        (0, 0x5000, 0..0x1800, false, k4, 0..0x1000),
+        // Writable: with other pages, within one page, across two.
+        (0x800, 0x5000, 0x800..0x5800, true, k4, 0x1000..0x5000),
+        (0x800, 0x700, 0x800..0xf00, true, k4, 0x800..0x800),
+        (0x800, 0x1000, 0x800..0x1800, true, k4, 0x800..0x800),
+        // Elsewhere in the page than in the file, and the same for 4K.
+        (0x1000, 0x4000, 0x2000..0x6000, false, k16, 0x1000..0x1000),
+        (0x1000, 0x4000, 0x2000..0x6000, false, k4, 0x1000..0x5000),
+        // Only zeros.
+        (0, 0x4000, 0x2000..0x2000, true, k4, 0..0),
+        // To the end of the file.
         (
-            "read-only",
-            segment(0x20_0000, 0x1_2345, 0..0x1_2345, false),
-            0x1000,
-            0x20_0000..0x21_3000,
-        ),
-        (
-            "with 64K",
-            segment(0x20_0000, 0x1_2345, 0..0x1_2345, false),
-            0x1_0000,
-            0x20_0000..0x22_0000,
-        ),
-        (
-            "inside a page",
-            segment(0x20_1234, 0x3000, 0x1234..0x4234, false),
-            0x1_0000,
-            0x20_0000..0x21_0000,
-        ),
-        (
-            "zeros behind it",
-            segment(0x20_0000, 0x5000, 0..0x1800, false),
-            0x1000,
-            0x20_0000..0x20_1000,
-        ),
-        (
-            "writable",
-            segment(0x20_0800, 0x5000, 0x800..0x5800, true),
-            0x1000,
-            0x20_1000..0x20_5000,
-        ),
-        (
-            "within one page",
-            segment(0x20_0800, 0x700, 0x800..0xf00, true),
-            0x1000,
-            0x20_0800..0x20_0800,
-        ),
-        (
-            "across two",
-            segment(0x20_0800, 0x1000, 0x800..0x1800, true),
-            0x1000,
-            0x20_0800..0x20_0800,
-        ),
-        (
-            "elsewhere",
-            segment(0x20_1000, 0x4000, 0x2000..0x6000, false),
-            0x4000,
-            0x20_1000..0x20_1000,
-        ),
-        (
-            "the same for 4K",
-            segment(0x20_1000, 0x4000, 0x2000..0x6000, false),
-            0x1000,
-            0x20_1000..0x20_5000,
-        ),
-        (
-            "only zeros",
-            segment(0x20_0000, 0x4000, 0x2000..0x2000, true),
-            0x1000,
-            0x20_0000..0x20_0000,
-        ),
-        (
-            "to the end",
-            segment(0x22_f000, 0x1000, 0x2_f000..0x3_0000, false),
-            0x1000,
-            0x22_f000..0x23_0000,
+            0x2_f000,
+            k4,
+            0x2_f000..0x3_0000,
+            false,
+            k4,
+            0x2_f000..0x3_0000,
         ),
     ] {
+        let segment = segment(AT + start, bytes, file, write);
+        let expected = AT + expected.start..AT + expected.end;
         let shared = segment.shared_pages(page, IN_MEMORY);
-        assert_eq!(shared, expected, "{what}");
+        assert_eq!(shared, expected, "{segment:x?} {page:#x}");
         let whole = segment.pages(page);
         assert!(shared.is_empty() || whole.start <= shared.start && shared.end <= whole.end);
         // Nothing behind the content in memory.
         let end = shared.end - segment.start + segment.file.start as u64;
-        assert!(shared.is_empty() || end <= IN_MEMORY, "{what}");
+        assert!(shared.is_empty() || end <= IN_MEMORY, "{segment:x?}");
     }
     // More than the file has.
     let last = segment(0x22_f000, 0x800, 0x2_f000..0x2_f800, false);

@@ -1,12 +1,10 @@
-//! The signals of one process: actions, masks and pending signals, and the next action before the
-//! process continues.
+//! The signals of one process: actions, masks, pending signals, and the next action.
 //!
 //! This file is a state machine without a clock, memory or other processes.
 //! [`processes`](super::processes) sends signals, [`frame`] has the stack frame of a handler, and
 //! [`syscall::deliver`](super::syscall::deliver) takes the next action.
 //!
-//! A blocked signal wakes only a process that sleeps for it (`rt_sigtimedwait`). A process learns of signals
-//! on the way back to EL0.
+//! A blocked signal wakes only a process that sleeps for it (`rt_sigtimedwait`).
 
 pub mod frame;
 pub mod set;
@@ -42,11 +40,9 @@ impl Cause {
     }
 
     /// Sent by the kernel without an address: SIGPIPE.
-    pub const KERNEL: Self = Self {
-        code: SI_KERNEL,
-        status: 0,
-        value: 0,
-    };
+    pub const KERNEL: Self = Self::process(SI_KERNEL, 0);
+
+    const NONE: Self = Self::process(0, 0);
 
     /// The `siginfo` for a handler.
     pub const fn info(self, signal: u8) -> SigInfo {
@@ -55,8 +51,7 @@ impl Cause {
             errno: 0,
             code: self.code,
             pad: 0,
-            // An address fills both words. A process number leaves the second word 0, which is user
-            // root.
+            // An address fills both words; a process number leaves 0 in the second, user root.
             fields: [self.value as u32, (self.value >> 32) as u32],
             status: self.status,
             pad2: 0,
@@ -142,17 +137,8 @@ impl Signals {
     /// Default actions, nothing blocked.
     pub const fn new(is_init: bool) -> Self {
         Self {
-            actions: [SigAction {
-                handler: SIG_DFL,
-                flags: 0,
-                restorer: 0,
-                mask: 0,
-            }; SIGNALS as usize],
-            causes: [Cause {
-                code: 0,
-                status: 0,
-                value: 0,
-            }; SIGNALS as usize],
+            actions: [SigAction::DEFAULT; SIGNALS as usize],
+            causes: [Cause::NONE; SIGNALS as usize],
             pending: SignalSet::EMPTY,
             blocked: SignalSet::EMPTY,
             before_call: None,
@@ -196,34 +182,38 @@ impl Signals {
         slot.copied().ok_or(Errno::EINVAL)
     }
 
+    /// Whether the action for a signal has this handler.
+    fn has_handler(&self, signal: u8, handler: u64) -> bool {
+        self.action(signal).is_ok_and(|it| it.handler == handler)
+    }
+
+    fn action_mut(&mut self, signal: u8) -> Option<&mut SigAction> {
+        self.actions.get_mut(usize::from(signal).wrapping_sub(1))
+    }
+
     /// Sets the action for a signal.
     pub fn set_action(&mut self, signal: u8, action: SigAction) -> Result<(), Errno> {
         if SignalSet::UNBLOCKABLE.has(signal) {
             return Err(Errno::EINVAL);
         }
-        let slot = self.actions.get_mut(usize::from(signal).wrapping_sub(1));
-        *slot.ok_or(Errno::EINVAL)? = SigAction {
+        *self.action_mut(signal).ok_or(Errno::EINVAL)? = SigAction {
             mask: SignalSet(action.mask).without(SignalSet::UNBLOCKABLE).0,
             ..action
         };
         // A pending signal that is now ignored is discarded.
         if self.ignores(signal) {
-            self.drop_pending(SignalSet::EMPTY.with(signal));
+            self.pending = self.pending.without(SignalSet::EMPTY.with(signal));
         }
         Ok(())
     }
 
+    /// No default action ends the first process.
     fn ignores(&self, signal: u8) -> bool {
         match self.action(signal).map(|action| action.handler) {
             Ok(SIG_IGN) => true,
-            Ok(SIG_DFL) => default_of(signal) == Default::Ignore || self.is_spared(signal),
+            Ok(SIG_DFL) => self.is_init || default_of(signal) == Default::Ignore,
             _ => false,
         }
-    }
-
-    /// Whether this is the first process and the default action of the signal would end it.
-    const fn is_spared(&self, signal: u8) -> bool {
-        self.is_init && !matches!(default_of(signal), Default::Ignore)
     }
 
     /// The blocked signals.
@@ -283,8 +273,7 @@ impl Signals {
         core::mem::replace(&mut self.for_child, SignalSet::EMPTY)
     }
 
-    /// Makes a signal pending. Returns whether it needs an action now, so that a waiting process must
-    /// wake.
+    /// Makes a signal pending. Returns whether a waiting process must wake.
     pub fn send(&mut self, signal: u8, cause: Cause) -> bool {
         let this = SignalSet::EMPTY.with(signal);
         // A blocked signal is kept even if ignored: the program may wait for it, or set a handler,
@@ -302,37 +291,24 @@ impl Signals {
         !self.blocked.has(signal) || self.awaited.has(signal)
     }
 
-    /// Sends a signal caused by an instruction, which can be neither delayed nor ignored. A blocked or
-    /// ignored signal ends the process.
+    /// Sends a signal caused by an instruction. A blocked or ignored one ends the process.
     pub fn force(&mut self, signal: u8, cause: Cause) {
         let this = SignalSet::EMPTY.with(signal);
-        let ignored = self
-            .action(signal)
-            .is_ok_and(|action| action.handler == SIG_IGN);
-        if (ignored || self.blocked.has(signal))
-            && let Some(slot) = self.actions.get_mut(usize::from(signal).wrapping_sub(1))
-        {
-            *slot = SigAction::default();
+        if self.has_handler(signal, SIG_IGN) || self.blocked.has(signal) {
+            self.reset_action(signal);
         }
         self.blocked = self.blocked.without(this);
         self.pending = self.pending.without(this);
-        let has_handler = self
-            .action(signal)
-            .is_ok_and(|action| action.handler != SIG_DFL);
         // Without a handler even the first process ends: it cannot continue.
-        self.is_init &= has_handler;
+        self.is_init &= !self.has_handler(signal, SIG_DFL);
         self.send(signal, cause);
     }
 
-    /// Replaces a handler that cannot start with the default action.
-    pub fn forbid(&mut self, signal: u8) {
-        if let Some(slot) = self.actions.get_mut(usize::from(signal).wrapping_sub(1)) {
-            *slot = SigAction::default();
+    /// Sets the default action for a signal.
+    pub fn reset_action(&mut self, signal: u8) {
+        if let Some(action) = self.action_mut(signal) {
+            *action = SigAction::default();
         }
-    }
-
-    fn drop_pending(&mut self, set: SignalSet) {
-        self.pending = self.pending.without(set);
     }
 
     /// Whether a signal must be handled before the process continues.
@@ -359,8 +335,7 @@ impl Signals {
         slot.copied().unwrap_or_default()
     }
 
-    /// Takes the next unblocked signal and returns its action. For a handler the mask of the handler is
-    /// then in place.
+    /// Takes the next unblocked signal and returns its action, with a handler's mask in place.
     pub fn take_next(&mut self) -> Option<Next> {
         loop {
             let ready = self.pending.without(self.blocked);
@@ -374,18 +349,13 @@ impl Signals {
             let action = self.action(signal).unwrap_or_default();
             let cause = self.cause(signal);
             match (action.handler, default_of(signal)) {
-                (SIG_IGN, _) => {}
-                (SIG_DFL, Default::Ignore) => {}
-                // No signal without a handler ends the first process, even if the signal was blocked
-                // before.
+                (SIG_IGN, _) | (SIG_DFL, Default::Ignore) => {}
+                // Also a signal that was blocked before spares the first process.
                 (SIG_DFL, _) if self.is_init => {}
-                (SIG_DFL, Default::Terminate) => {
-                    return Some(Next::Terminate {
-                        signal,
-                        dump: false,
-                    });
+                (SIG_DFL, default) => {
+                    let dump = default == Default::Dump;
+                    return Some(Next::Terminate { signal, dump });
                 }
-                (SIG_DFL, Default::Dump) => return Some(Next::Terminate { signal, dump: true }),
                 _ => return Some(self.handle(signal, cause, action)),
             }
         }
@@ -398,10 +368,8 @@ impl Signals {
             blocked = blocked.with(signal);
         }
         self.set_mask(blocked);
-        if action.flags & SA_RESETHAND != 0
-            && let Some(slot) = self.actions.get_mut(usize::from(signal).wrapping_sub(1))
-        {
-            *slot = SigAction::default();
+        if action.flags & SA_RESETHAND != 0 {
+            self.reset_action(signal);
         }
         Next::Handle {
             signal,

@@ -16,6 +16,15 @@ fn handler(flags: u64, mask: u64) -> SigAction {
     }
 }
 
+const IGNORE: SigAction = SigAction {
+    handler: SIG_IGN,
+    ..SigAction::DEFAULT
+};
+
+const fn end(signal: u8, dump: bool) -> Option<Next> {
+    Some(Next::Terminate { signal, dump })
+}
+
 fn handled(next: Option<Next>) -> (u8, SignalSet) {
     match next {
         Some(Next::Handle { signal, mask, .. }) => (signal, mask),
@@ -39,7 +48,6 @@ fn defaults_end_or_do_nothing() {
     let mut signals = Signals::new(false);
     assert!(signals.send(SIGTERM, FROM_2));
     let next = signals.take_next();
-    let end = |signal, dump| Some(Next::Terminate { signal, dump });
     assert_eq!(next, end(SIGTERM, false));
     assert!(signals.send(SIGQUIT, FROM_2));
     assert_eq!(signals.take_next(), end(SIGQUIT, true));
@@ -56,23 +64,14 @@ fn a_blocked_signal_waits_even_if_it_is_ignored_now() {
     assert!(!signals.send(SIGCHLD, FROM_2));
     assert!(!signals.send(SIGTERM, FROM_2));
     assert_eq!(signals.take_next(), None);
-    assert_eq!(
-        signals.pending(),
-        SignalSet::EMPTY.with(SIGCHLD).with(SIGTERM)
-    );
+    let both = SignalSet::EMPTY.with(SIGCHLD).with(SIGTERM);
+    assert_eq!(signals.pending(), both);
     assert!(signals.send(SIGKILL, FROM_2));
     assert!(signals.is_killed());
-    signals
-        .change_mask(SIG_UNBLOCK, SignalSet(u64::MAX))
-        .unwrap();
-    let end = |signal| {
-        Some(Next::Terminate {
-            signal,
-            dump: false,
-        })
-    };
-    assert_eq!(signals.take_next(), end(SIGKILL));
-    assert_eq!(signals.take_next(), end(SIGTERM));
+    let all = SignalSet(u64::MAX);
+    signals.change_mask(SIG_UNBLOCK, all).unwrap();
+    assert_eq!(signals.take_next(), end(SIGKILL, false));
+    assert_eq!(signals.take_next(), end(SIGTERM, false));
     assert_eq!(signals.take_next(), None);
     assert_eq!(signals.change_mask(3, SignalSet(0)), Err(Errno::EINVAL));
 }
@@ -97,9 +96,8 @@ fn a_handler_has_its_signal_and_its_mask_blocked_until_it_returns() {
     assert_eq!(handled(signals.take_next()).0, SIGUSR1);
     // A handler may leave its own signal unblocked, and may be reset after one use.
     signals.set_mask(SignalSet::EMPTY);
-    signals
-        .set_action(SIGUSR2, handler(SA_NODEFER | SA_RESETHAND, 0))
-        .unwrap();
+    let once = handler(SA_NODEFER | SA_RESETHAND, 0);
+    signals.set_action(SIGUSR2, once).unwrap();
     signals.send(SIGUSR2, FROM_2);
     assert_eq!(handled(signals.take_next()).0, SIGUSR2);
     assert_eq!(signals.blocked(), SignalSet::EMPTY);
@@ -118,18 +116,13 @@ fn faults_come_first_and_cannot_be_ignored() {
     assert_eq!(handled(signals.take_next()).0, SIGHUP);
     // In its own handler SIGSEGV is blocked, so it ends the process.
     signals.force(SIGSEGV, Cause::KERNEL);
-    let end = |signal| Some(Next::Terminate { signal, dump: true });
-    assert_eq!(signals.take_next(), end(SIGSEGV));
-    let ignore = SigAction {
-        handler: SIG_IGN,
-        ..SigAction::default()
-    };
-    signals.set_action(SIGBUS, ignore).unwrap();
+    assert_eq!(signals.take_next(), end(SIGSEGV, true));
+    signals.set_action(SIGBUS, IGNORE).unwrap();
     signals.force(SIGBUS, Cause::KERNEL);
-    assert_eq!(signals.take_next(), end(SIGBUS));
+    assert_eq!(signals.take_next(), end(SIGBUS, true));
     let mut init = Signals::new(true);
     init.force(SIGILL, Cause::KERNEL);
-    assert_eq!(init.take_next(), end(SIGILL));
+    assert_eq!(init.take_next(), end(SIGILL, true));
 }
 
 #[test]
@@ -173,14 +166,10 @@ fn ignored_signals_are_forgotten() {
     let mut signals = Signals::new(false);
     signals.set_mask(SignalSet::EMPTY.with(SIGINT));
     signals.send(SIGINT, FROM_2);
-    let ignore = SigAction {
-        handler: SIG_IGN,
-        ..SigAction::default()
-    };
-    signals.set_action(SIGINT, ignore).unwrap();
+    signals.set_action(SIGINT, IGNORE).unwrap();
     assert_eq!(signals.pending(), SignalSet::EMPTY);
     for signal in [SIGKILL, SIGSTOP, 0, 65, 255] {
-        let refused = signals.set_action(signal, ignore);
+        let refused = signals.set_action(signal, IGNORE);
         assert_eq!(refused, Err(Errno::EINVAL), "{signal}");
     }
 }
@@ -209,9 +198,8 @@ fn a_mask_for_one_call_is_what_a_handler_runs_with_and_not_what_it_returns_to() 
 fn exec_keeps_what_is_ignored_and_fork_what_is_handled() {
     let mut signals = Signals::new(false);
     let ignore = SigAction {
-        handler: SIG_IGN,
         flags: SA_ONSTACK,
-        ..SigAction::default()
+        ..IGNORE
     };
     signals.set_action(SIGINT, ignore).unwrap();
     signals.set_action(SIGUSR1, handler(0, 0)).unwrap();

@@ -1,5 +1,4 @@
-//! Handles signals on the return to the program: starts handlers, fails or repeats interrupted calls,
-//! and ends the process.
+//! Handles signals on the return to the program: handlers, interrupted calls, the end of the process.
 //!
 //! A call that a signal interrupts returns neither value nor error, but the way to repeat it. Delivery
 //! decides, because only then it is known whether a handler runs. All deliverable signals are delivered
@@ -8,9 +7,9 @@
 
 use super::{Fail, Restart};
 use crate::abi::Errno;
-use crate::abi::signal::{SA_RESTART, SI_KERNEL, SIGSEGV, SigFrame};
+use crate::abi::signal::{SA_RESTART, SIGSEGV, SigFrame};
 use crate::env::{Env, get, put_if};
-use crate::signals::frame::{prepare, restore};
+use crate::signals::frame::{Registers, prepare, restore};
 use crate::signals::{Cause, Next};
 use zerocopy::IntoBytes;
 
@@ -43,18 +42,16 @@ pub const SVC_BYTES: u64 = 4;
 /// Stores a call's result in x0. An interrupted call is returned instead, for a signal to decide.
 pub const fn finish(x0: &mut u64, result: super::Result) -> Option<Interrupted> {
     let before = *x0;
-    *x0 = match result {
-        Ok(value) => value,
-        Err(Fail::Error(error)) => error.as_result(),
+    let (value, interrupted) = match result {
+        Ok(value) => (value, None),
+        Err(Fail::Error(error)) => (error.as_result(), None),
         Err(Fail::Interrupted(restart)) => {
-            *x0 = Errno::EINTR.as_result();
-            return Some(Interrupted {
-                restart,
-                x0: before,
-            });
+            let x0 = before;
+            (Errno::EINTR.as_result(), Some(Interrupted { restart, x0 }))
         }
     };
-    None
+    *x0 = value;
+    interrupted
 }
 
 /// Handles the unblocked signals until none is left. Each handler's frame goes on top of the one before,
@@ -77,7 +74,9 @@ pub fn deliver<E: Env>(env: &mut E, mut interrupted: Option<Interrupted>) -> Aft
                     continue;
                 }
                 if let Some(call) = interrupted {
-                    again(env, call);
+                    let mut registers = env.registers();
+                    again(&mut registers, call);
+                    env.set_registers(&registers);
                 }
                 return After::GoesOn;
             }
@@ -89,19 +88,13 @@ pub fn deliver<E: Env>(env: &mut E, mut interrupted: Option<Interrupted>) -> Aft
                     continue;
                 }
                 // The handler has no stack. Only a SIGSEGV handler on another stack could go on.
+                let of_fault = matches!(handle, Next::Handle { signal, .. } if signal == SIGSEGV);
                 env.with(|processes, place| {
                     if let Ok(process) = processes.get_mut(place) {
-                        let cause = Cause {
-                            code: SI_KERNEL,
-                            ..Cause::default()
-                        };
-                        if let Next::Handle {
-                            signal: SIGSEGV, ..
-                        } = handle
-                        {
-                            process.signals.forbid(SIGSEGV);
+                        if of_fault {
+                            process.signals.reset_action(SIGSEGV);
                         }
-                        process.signals.force(SIGSEGV, cause);
+                        process.signals.force(SIGSEGV, Cause::KERNEL);
                     }
                 });
             }
@@ -109,13 +102,11 @@ pub fn deliver<E: Env>(env: &mut E, mut interrupted: Option<Interrupted>) -> Aft
     }
 }
 
-/// Repeats the call as if it had not begun.
-fn again<E: Env>(env: &mut E, call: Interrupted) {
-    let mut registers = env.registers();
+/// Lets the program with these registers repeat the call as if it had not begun.
+const fn again(registers: &mut Registers, call: Interrupted) {
     let [x0, ..] = &mut registers.x;
     *x0 = call.x0;
     registers.pc = registers.pc.wrapping_sub(SVC_BYTES);
-    env.set_registers(&registers);
 }
 
 /// Starts a handler. False if its frame cannot be written.
@@ -135,9 +126,7 @@ fn begin<E: Env>(env: &mut E, next: Next, interrupted: Option<Interrupted>) -> b
         && call.restart == Restart::IfAsked
         && action.flags & SA_RESTART != 0
     {
-        let [x0, ..] = &mut registers.x;
-        *x0 = call.x0;
-        registers.pc = registers.pc.wrapping_sub(SVC_BYTES);
+        again(&mut registers, call);
     }
     let sp = registers.sp;
     let stacks = env.with(|processes, place| {
@@ -187,8 +176,7 @@ pub fn sigreturn<E: Env>(env: &mut E) {
             if let Ok(process) = processes.get_mut(place) {
                 process.signals.force(SIGSEGV, Cause::KERNEL);
             }
-            // The process must handle the signal before its next instruction; nothing else wakes it for
-            // that.
+            // Nothing else makes the process handle the signal before its next instruction.
             processes.unblocked(place);
         });
         return;
@@ -207,10 +195,6 @@ pub fn sigreturn<E: Env>(env: &mut E) {
 }
 
 /// `sigaltstack`, which needs the stack pointer.
-///
-/// # Errors
-///
-/// The errors of `sigaltstack`.
 pub fn sigaltstack<E: Env>(env: &mut E, new: u64, old: u64) -> super::Result {
     let sp = env.registers().sp;
     let wanted = if new == 0 { None } else { Some(get(env, new)?) };

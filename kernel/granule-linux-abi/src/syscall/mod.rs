@@ -128,11 +128,7 @@ pub fn call<E: Env>(env: &mut E, number: u64, args: Args) -> Option<Result> {
     })
 }
 
-/// A call with a number in no table.
-///
-/// # Errors
-///
-/// `ENOSYS`.
+/// A call with a number in no table: `ENOSYS`.
 pub fn unknown<E: Env>(env: &mut E, number: u64) -> Result {
     env.log_unknown(number);
     Err(Errno::ENOSYS.into())

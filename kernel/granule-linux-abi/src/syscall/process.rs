@@ -7,7 +7,7 @@ use crate::abi::process::{
 };
 use crate::env::{Env, Slept, put, put_if, text};
 use crate::files::Channel;
-use crate::processes::{Relation, Selection, TaskTable, Waited};
+use crate::processes::{Relation, Selection, TaskTable};
 use granule::arch::PageSize;
 
 /// `getpid` and its like: returns one number of the caller's relations.
@@ -15,8 +15,7 @@ pub(super) fn relation<E: Env>(env: &mut E, what: impl Fn(Relation) -> u32) -> R
     env.with(|processes, place| Ok(u64::from(what(processes.relation(place)?))))
 }
 
-/// `setsid`: makes the caller the leader of its own process group. Without terminals a session means
-/// nothing more.
+/// `setsid`: makes the caller lead its own process group, all that a session is without terminals.
 pub(super) fn set_session<E: Env>(env: &mut E) -> Result {
     env.with(|processes, place| Ok(processes.lead_group(place).map(u64::from)?))
 }
@@ -43,13 +42,13 @@ pub(super) fn wait4<E: Env>(
             Ok::<_, Errno>((process.pid, processes.wait(place, which)?))
         })?;
         match waited {
-            Waited::Child { pid, status } => {
+            Some((pid, status)) => {
                 put_if(env, status_to, &status)?;
                 put_if(env, usage_to, &[0_u64; USAGE_WORDS])?;
                 return Ok(u64::from(pid));
             }
-            Waited::NotYet if options & WNOHANG != 0 => return Ok(0),
-            Waited::NotYet => {}
+            None if options & WNOHANG != 0 => return Ok(0),
+            None => {}
         }
         let slept = env.sleep(Channel::Children(process), None, |processes, place| {
             let group = processes.relation(place).map_or(0, |process| process.group);
@@ -65,10 +64,8 @@ pub(super) fn wait4<E: Env>(
 pub(super) fn umask<E: Env>(env: &mut E, mask: u32) -> Result {
     env.with(|processes, place| {
         let process = processes.get_mut(place)?;
-        Ok(u64::from(core::mem::replace(
-            &mut process.umask,
-            mask & 0o777,
-        )))
+        let before = core::mem::replace(&mut process.umask, mask & 0o777);
+        Ok(u64::from(before))
     })
 }
 
@@ -94,8 +91,7 @@ pub(super) fn prctl<E: Env>(env: &mut E, what: u64, argument: u64) -> Result {
             })
         }
         PR_GET_NAME => {
-            let name =
-                env.with(|processes, place| processes.get(place).map(|process| process.name))?;
+            let name = env.with(|processes, place| Ok::<_, Errno>(processes.get(place)?.name))?;
             put(env, argument, &name)?;
             Ok(0)
         }

@@ -15,9 +15,10 @@ use crate::abi::signal::{
 use crate::abi::time::TimeSpec;
 use crate::env::{Env, Ram, Slept};
 use crate::files::Channel;
-use crate::files::descriptors::MOST;
+use crate::files::descriptors::{MOST, OpenId};
 use crate::processes::tests::{HostProcesses, Kin, child, ends, processes};
 use crate::processes::{Places, ProcessPlace, Processes};
+use crate::signals::Signals;
 use crate::signals::frame::{FpRegisters, Registers};
 use crate::signals::set::SignalSet;
 use granule::arch::PageSize;
@@ -144,8 +145,29 @@ impl Fake {
             flags,
             ..SigAction::default()
         };
-        let process = self.processes.get_mut(self.place).unwrap();
-        process.signals.set_action(signal, action).unwrap();
+        self.signals().set_action(signal, action).unwrap();
+    }
+
+    /// The program's signals.
+    pub(crate) fn signals(&mut self) -> &mut Signals {
+        &mut self.processes.get_mut(self.place).unwrap().signals
+    }
+
+    /// The open file behind one of the program's descriptors.
+    fn open_id(&self, fd: u32) -> OpenId {
+        let process = self.processes.get(self.place).unwrap();
+        process.descriptors.get(fd).unwrap()
+    }
+
+    /// Something that happens while the program sleeps.
+    fn meanwhile(&mut self, event: impl FnOnce(&mut HostProcesses) + 'static) {
+        self.events.push_back(Box::new(event));
+    }
+
+    /// Makes a pipe. Returns its ends.
+    fn pipe(&mut self, flags: u32) -> [u32; 2] {
+        self.ok(n::PIPE2, &[BASE, u64::from(flags)]);
+        self.get(BASE)
     }
 
     pub(crate) fn kill_self_later(&mut self, signal: u8) {
@@ -179,12 +201,8 @@ impl Env for Fake {
     }
     fn prepare_write(&mut self, at: u64, bytes: u64) -> core::result::Result<(), Errno> {
         let range = self.range(at, bytes as usize)?;
-        let limit = (READ_ONLY - BASE) as usize;
-        if bytes > 0 && range.end > limit {
-            Err(Errno::EFAULT)
-        } else {
-            Ok(())
-        }
+        let may = bytes == 0 || range.end <= (READ_ONLY - BASE) as usize;
+        may.then_some(()).ok_or(Errno::EFAULT)
     }
     fn with<R>(&mut self, work: impl FnOnce(&mut Processes<'_, Kin>, ProcessPlace) -> R) -> R {
         let result = work(&mut self.processes, self.place);

@@ -3,8 +3,7 @@
 //! The bytes go through a buffer on the kernel's stack. A program's memory may have to be faulted in
 //! first, which is not allowed under the lock of the process table.
 //!
-//! Before anything is taken out of a pipe, the program's buffer is made writable, so a bad pointer loses
-//! nothing.
+//! The buffer is made writable before bytes leave a pipe, so a bad pointer loses nothing.
 
 use super::{Fail, Restart, Result};
 use crate::abi::Errno;

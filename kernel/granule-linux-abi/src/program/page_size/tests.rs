@@ -9,15 +9,12 @@ use proptest::prelude::*;
 
 /// The place of segments that need no more than pages of `align`.
 fn linked(align: u64) -> Vec<u8> {
-    let headers = [
-        Header { align, ..TEXT },
-        Header {
-            address: TEXT.address + align + DATA.offset,
-            align,
-            ..DATA
-        },
-    ];
-    elf(ET_EXEC, EM_AARCH64, 0x20_0100, &headers)
+    elf(ET_EXEC, EM_AARCH64, 0x20_0100, &both(align))
+}
+
+fn both(align: u64) -> [Header; 2] {
+    let data = DATA.at(TEXT.address + align + DATA.offset);
+    [TEXT, data].map(|header| header.aligned(align))
 }
 
 /// As [`linked`], with a note: its name, type and descriptor.
@@ -33,23 +30,16 @@ fn with_note(align: u64, name: &[u8], kind: u32, descriptor: &[u8]) -> Vec<u8> {
         note.resize(end, 0);
     }
     let (offset, file) = (0x280, note.len() as u64);
-    let headers = [
-        Header { align, ..TEXT },
-        Header {
-            kind: PT_NOTE,
-            offset,
-            file,
-            memory: file,
-            align: 4,
-            ..TEXT
-        },
-        Header {
-            address: TEXT.address + align + DATA.offset,
-            align,
-            ..DATA
-        },
-    ];
-    let mut made = elf(ET_EXEC, EM_AARCH64, 0x20_0100, &headers);
+    let noted = Header {
+        kind: PT_NOTE,
+        offset,
+        file,
+        memory: file,
+        align: 4,
+        ..TEXT
+    };
+    let [text, data] = both(align);
+    let mut made = elf(ET_EXEC, EM_AARCH64, 0x20_0100, &[text, noted, data]);
     made[offset as usize..][..note.len()].copy_from_slice(&note);
     made
 }
@@ -95,13 +85,9 @@ fn the_default_is_the_kernel_s_size_or_the_largest() {
     ] {
         let file = linked(align.bytes());
         let made = chosen(&file, kernel, usable, &NONE);
-        assert_eq!(
-            (made.size, made.refused),
-            (size, None),
-            "{kernel} {usable} {align}"
-        );
-        let place = at(size);
-        assert_eq!(made.program, read(&file, &place).unwrap());
+        let choice = (made.size, made.refused);
+        assert_eq!(choice, (size, None), "{kernel} {usable} {align}");
+        assert_eq!(Ok(made.program), read(&file, &at(size)));
     }
 }
 
@@ -127,16 +113,18 @@ fn a_process_s_wish_is_before_the_note_s_and_that_before_the_command_line_s() {
 fn a_note_has_four_bytes_or_eight_and_any_other_says_nothing() {
     let wants =
         |name: &[u8], kind, descriptor: &[u8]| note(&with_note(0x1_0000, name, kind, descriptor));
-    assert_eq!(wants(b"Granule\0", 1, &[0, 0x40, 0, 0]), Some(0x4000));
-    assert_eq!(
-        wants(b"Granule", 1, &[0, 0, 1, 0, 0, 0, 0, 0]),
-        Some(0x1_0000)
-    );
-    assert_eq!(wants(b"Granule\0", 2, &[0, 0x40, 0, 0]), None);
-    assert_eq!(wants(b"GNU\0", 1, &[0, 0x40, 0, 0]), None);
-    assert_eq!(wants(b"Granules", 1, &[0, 0x40, 0, 0]), None);
-    assert_eq!(wants(b"Granule\0", 1, &[0, 0x40]), None);
-    assert_eq!(wants(b"Granule\0", 1, &[]), None);
+    let four: &[u8] = &[0, 0x40, 0, 0];
+    for (name, kind, descriptor, expected) in [
+        (&b"Granule\0"[..], 1, four, Some(0x4000)),
+        (b"Granule", 1, &[0, 0, 1, 0, 0, 0, 0, 0], Some(0x1_0000)),
+        (b"Granule\0", 2, four, None),
+        (b"GNU\0", 1, four, None),
+        (b"Granules", 1, four, None),
+        (b"Granule\0", 1, &[0, 0x40], None),
+        (b"Granule\0", 1, &[], None),
+    ] {
+        assert_eq!(wants(name, kind, descriptor), expected, "{name:?} {kind}");
+    }
     // The end of the file cuts the note off: the rest of the headers is not looked at.
     let file = asking(0x1_0000, K16);
     assert_eq!(note(&file[..0x288]), None);
@@ -149,38 +137,19 @@ fn a_wish_that_cannot_be_granted_leaves_the_default_and_a_line() {
         process: Some(size),
         ..NONE
     };
+    let line = Wishes {
+        command_line: Some(K64),
+        ..NONE
+    };
     let small = linked(0x1000);
     let file = linked(0x1_0000);
-    let usable = of(&[K16, K64]);
+    let asking = asking(0x4000, K64);
+    let (all, usable) = (SizeSet::ALL, of(&[K16, K64]));
     for (file, kernel, usable, wishes, size, says) in [
-        (
-            &small,
-            K64,
-            SizeSet::ALL,
-            wish(K16),
-            K4,
-            "pages of 16384 bytes: ",
-        ),
+        (&small, K64, all, wish(K16), K4, "pages of 16384 bytes: "),
         (&file, K64, usable, wish(K4), K64, "programs have 16k, 64k"),
-        (
-            &asking(0x4000, K64),
-            K16,
-            usable,
-            NONE,
-            K16,
-            "its note requests",
-        ),
-        (
-            &small,
-            K4,
-            SizeSet::ALL,
-            Wishes {
-                command_line: Some(K64),
-                ..NONE
-            },
-            K4,
-            "user_pagesize=",
-        ),
+        (&asking, K16, usable, NONE, K16, "its note requests"),
+        (&small, K4, all, line, K4, "user_pagesize="),
     ] {
         let made = chosen(file, kernel, usable, &wishes);
         assert_eq!(made.size, size);
@@ -201,24 +170,16 @@ fn an_error_says_which_sizes_there_are_and_which_the_file_allows() {
     };
     assert_eq!(error, expected);
     let line = error.to_string();
-    assert!(
-        line.contains("have 16k, 64k on this boot") && line.contains("allows 4k"),
-        "{line}"
-    );
+    assert!(line.contains("have 16k, 64k on this boot"), "{line}");
+    assert!(line.contains("allows 4k"), "{line}");
     // A fault with every size is reported as it is.
     let none = elf(ET_EXEC, 62, 0x20_0100, &[TEXT]);
     let error = choose(&none, &at(K64), SizeSet::ALL, &NONE);
     assert_eq!(error, Err(ProgramError::Machine));
-    let near = Header {
-        address: 0x20_0200,
-        ..DATA
-    };
-    let shared = elf(ET_EXEC, EM_AARCH64, 0x20_0100, &[TEXT, near]);
-    let error = choose(&shared, &at(K64), SizeSet::ALL, &NONE).unwrap_err();
-    assert!(
-        matches!(error, ProgramError::Overlap { page: 0x1000, .. }),
-        "{error}"
-    );
+    let (address, page) = (0x20_0200, 0x1000);
+    let shared = elf(ET_EXEC, EM_AARCH64, 0x20_0100, &[TEXT, DATA.at(address)]);
+    let error = choose(&shared, &at(K64), SizeSet::ALL, &NONE);
+    assert_eq!(error, Err(ProgramError::Overlap { address, page }));
 }
 
 #[test]
@@ -233,22 +194,16 @@ fn a_file_allows_no_more_than_its_largest_alignment() {
         (0, 0x4000, false),
         (1 << 21, 0x1_0000, true),
     ] {
-        let file = elf(
-            ET_EXEC,
-            EM_AARCH64,
-            0x20_0100,
-            &[Header { align, ..TEXT }, Header { align, ..DATA }],
-        );
+        let headers = [TEXT, DATA].map(|header| header.aligned(align));
+        let file = elf(ET_EXEC, EM_AARCH64, 0x20_0100, &headers);
         let read = read(&file, &ProgramPlace { page, ..PLACE });
-        let refused = Err(ProgramError::Alignment {
-            bytes: align.max(0x1000),
-            page,
-        });
+        let bytes = align.max(0x1000);
+        let refused = Err(ProgramError::Alignment { bytes, page });
         assert_eq!(read.is_ok(), is_allowed, "{align:#x} {page:#x}");
         assert!(is_allowed || read == refused, "{read:?}");
     }
     // One large segment is enough.
-    let one = [TEXT, Header { align: 8, ..DATA }];
+    let one = [TEXT, DATA.aligned(8)];
     assert!(read(&elf(ET_EXEC, EM_AARCH64, 0x20_0100, &one), &PLACE).is_ok());
 }
 

@@ -8,6 +8,7 @@ use crate::abi::signal::{
 };
 use crate::processes::Places;
 use crate::processes::tests::child;
+use crate::signals::frame::Registers;
 use crate::signals::set::SignalSet;
 
 /// A process other than the first, with distinct values in its registers.
@@ -28,6 +29,17 @@ fn send(fake: &mut Fake, signal: u8) {
     fake.processes.send(place, signal, Cause::process(0, 1));
 }
 
+/// The call with these registers is made again.
+#[track_caller]
+fn assert_repeated(fake: &Fake, before: &Registers) {
+    let found = (fake.registers.pc, fake.registers.x);
+    assert_eq!(found, (before.pc - 4, before.x));
+}
+
+const fn ends(signal: u8, dump: bool) -> After {
+    After::Ends { signal, dump }
+}
+
 #[test]
 fn a_handler_runs_and_returns_to_where_it_came_from() {
     let mut fake = machine();
@@ -38,14 +50,7 @@ fn a_handler_runs_and_returns_to_where_it_came_from() {
     assert_eq!((fake.registers.pc, fake.registers.x[0]), (0x9000, 10));
     assert_eq!(fake.registers.x[30], 0x7777_0000);
     assert!(fake.registers.sp < registers.sp);
-    assert!(
-        fake.processes
-            .get(fake.place)
-            .unwrap()
-            .signals
-            .blocked()
-            .has(SIGUSR1)
-    );
+    assert!(fake.signals().blocked().has(SIGUSR1));
     // The frame record links to the interrupted code.
     let record: [u64; 2] = fake.get(fake.registers.x[29]);
     assert_eq!(record, [0x100 + 29, 0x100 + 30]);
@@ -53,19 +58,14 @@ fn a_handler_runs_and_returns_to_where_it_came_from() {
     fake.fp.v[7] = [0; 2];
     sigreturn(&mut fake);
     assert_eq!((fake.registers, fake.fp), (registers, fp));
-    assert!(
-        fake.processes
-            .get(fake.place)
-            .unwrap()
-            .signals
-            .blocked()
-            .is_empty()
-    );
+    assert!(fake.signals().blocked().is_empty());
     assert_eq!(deliver(&mut fake, None), After::GoesOn);
     assert_eq!(fake.registers, registers);
 }
 
-/// Every bit of PSTATE is set where the program is interrupted, and in the frame that it returns from.
+/// Every bit of PSTATE is set where the program is interrupted, and in the frame that it returns from. Of these
+/// N, Z, C and V, bits 31 to 28 of SPSR_EL1, remain. The others are the mode, the masks of interrupts, PAN, a step,
+/// the branch type and the like.
 #[test]
 fn a_program_that_runs_on_has_the_condition_flags_and_no_other_bit_of_pstate() {
     let mut fake = machine();
@@ -107,11 +107,8 @@ fn an_interrupted_call_fails_or_is_made_again() {
         } else {
             (before.pc, Errno::EINTR.as_result())
         };
-        assert_eq!(
-            (fake.registers.pc, fake.registers.x[0]),
-            expected,
-            "{restart:?}"
-        );
+        let found = (fake.registers.pc, fake.registers.x[0]);
+        assert_eq!(found, expected, "{restart:?}");
     }
     // Without a handler the call is always repeated: the first process ignores a signal that would end
     // it.
@@ -120,19 +117,11 @@ fn an_interrupted_call_fails_or_is_made_again() {
         let before = fake.registers;
         let interrupted = finish(&mut fake.registers.x[0], Err(Fail::Interrupted(restart)));
         fake.place = 0;
-        let process = fake.processes.get_mut(0).unwrap();
-        process.signals.set_mask(SignalSet::EMPTY.with(SIGTERM));
+        fake.signals().set_mask(SignalSet::EMPTY.with(SIGTERM));
         send(&mut fake, SIGTERM);
-        fake.processes
-            .get_mut(0)
-            .unwrap()
-            .signals
-            .set_mask(SignalSet::EMPTY);
+        fake.signals().set_mask(SignalSet::EMPTY);
         assert_eq!(deliver(&mut fake, interrupted), After::GoesOn);
-        assert_eq!(
-            (fake.registers.pc, fake.registers.x),
-            (before.pc - 4, before.x)
-        );
+        assert_repeated(&fake, &before);
     }
 }
 
@@ -147,20 +136,17 @@ fn of_signals_that_come_at_once_none_waits_for_anothers_handler() {
     send(&mut fake, SIGUSR1);
     send(&mut fake, SIGUSR2);
     assert_eq!(deliver(&mut fake, interrupted), After::GoesOn);
-    let blocked = |fake: &Fake| fake.processes.get(fake.place).unwrap().signals.blocked();
     // The second handler runs on top of the first, with both masks.
     assert_eq!((fake.registers.pc, fake.registers.x[0]), (0xa000, 12));
-    assert_eq!(blocked(&fake).0, 1 << (SIGUSR1 - 1) | 1 << (SIGUSR2 - 1));
+    let both = 1 << (SIGUSR1 - 1) | 1 << (SIGUSR2 - 1);
+    assert_eq!(fake.signals().blocked().0, both);
     sigreturn(&mut fake);
     assert_eq!((fake.registers.pc, fake.registers.x[0]), (0x9000, 10));
-    assert_eq!(blocked(&fake).0, 1 << (SIGUSR1 - 1));
+    assert_eq!(fake.signals().blocked().0, 1 << (SIGUSR1 - 1));
     // The call is repeated once, as decided by the handler that interrupted it.
     sigreturn(&mut fake);
-    assert_eq!(
-        (fake.registers.pc, fake.registers.x),
-        (before.pc - 4, before.x)
-    );
-    assert!(blocked(&fake).is_empty());
+    assert_repeated(&fake, &before);
+    assert!(fake.signals().blocked().is_empty());
 }
 
 #[test]
@@ -168,13 +154,12 @@ fn behind_a_handler_that_begins_others_are_kept_out_or_end_the_process() {
     // The first handler's mask blocks the second signal.
     let mut fake = machine();
     fake.act(SIGUSR2, 0xa000, 0);
-    let process = fake.processes.get_mut(fake.place).unwrap();
     let keeps_out = SigAction {
         handler: 0x9000,
         mask: 1 << (SIGUSR2 - 1),
         ..SigAction::default()
     };
-    process.signals.set_action(SIGUSR1, keeps_out).unwrap();
+    fake.signals().set_action(SIGUSR1, keeps_out).unwrap();
     send(&mut fake, SIGUSR1);
     send(&mut fake, SIGUSR2);
     assert_eq!(deliver(&mut fake, None), After::GoesOn);
@@ -188,7 +173,6 @@ fn behind_a_handler_that_begins_others_are_kept_out_or_end_the_process() {
     fake.act(SIGUSR1, 0x9000, 0);
     send(&mut fake, SIGUSR1);
     send(&mut fake, SIGTERM);
-    let ends = |signal, dump| After::Ends { signal, dump };
     assert_eq!(deliver(&mut fake, None), ends(SIGTERM, false));
 
     // A second frame without room on the stack ends the process, too.
@@ -201,16 +185,18 @@ fn behind_a_handler_that_begins_others_are_kept_out_or_end_the_process() {
     assert_eq!(deliver(&mut fake, None), ends(SIGSEGV, true));
 }
 
+fn other_stack(size: u64) -> SigStack {
+    SigStack {
+        base: BASE + 0x1000,
+        size,
+        ..SigStack::default()
+    }
+}
+
 #[test]
 fn a_second_handler_goes_below_the_first_on_the_other_stack() {
     let mut fake = machine();
-    let stack = SigStack {
-        base: BASE + 0x1000,
-        flags: 0,
-        pad: 0,
-        size: 0x3000,
-    };
-    let other = fake.put(BASE, stack);
+    let other = fake.put(BASE, other_stack(0x3000));
     assert_eq!(sigaltstack(&mut fake, other, 0), Ok(0));
     fake.act(SIGUSR1, 0x9000, SA_ONSTACK);
     fake.act(SIGUSR2, 0xa000, SA_ONSTACK);
@@ -232,10 +218,8 @@ fn results_are_what_c_libraries_expect() {
     let mut fake = machine();
     assert_eq!(finish(&mut fake.registers.x[0], Ok(77)), None);
     assert_eq!(fake.registers.x[0], 77);
-    assert_eq!(
-        finish(&mut fake.registers.x[0], Err(Errno::ENOENT.into())),
-        None
-    );
+    let failed = finish(&mut fake.registers.x[0], Err(Errno::ENOENT.into()));
+    assert_eq!(failed, None);
     assert_eq!(fake.registers.x[0] as i64, -2);
 }
 
@@ -243,7 +227,6 @@ fn results_are_what_c_libraries_expect() {
 fn a_signal_without_a_handler_ends_the_process() {
     let mut fake = machine();
     send(&mut fake, SIGTERM);
-    let ends = |signal, dump| After::Ends { signal, dump };
     assert_eq!(deliver(&mut fake, None), ends(SIGTERM, false));
     // There is no job control, so SIGSTOP does nothing.
     send(&mut fake, SIGSTOP);
@@ -254,10 +237,6 @@ fn a_signal_without_a_handler_ends_the_process() {
 
 #[test]
 fn a_handler_without_a_stack_ends_the_process() {
-    let ends = After::Ends {
-        signal: SIGSEGV,
-        dump: true,
-    };
     // A SIGSEGV handler does not help: its frame has no stack either.
     for handles_faults in [false, true] {
         let mut fake = machine();
@@ -267,41 +246,26 @@ fn a_handler_without_a_stack_ends_the_process() {
         }
         fake.registers.sp = 0xdead_0000;
         send(&mut fake, SIGUSR1);
-        assert_eq!(deliver(&mut fake, None), ends, "{handles_faults}");
+        let after = deliver(&mut fake, None);
+        assert_eq!(after, ends(SIGSEGV, true), "{handles_faults}");
     }
 }
 
 #[test]
 fn a_stack_overflow_is_handled_on_another_stack() {
     let mut fake = machine();
-    let other = fake.put(
-        BASE,
-        SigStack {
-            base: BASE + 0x1000,
-            flags: 0,
-            pad: 0,
-            size: 0x2000,
-        },
-    );
+    let other = fake.put(BASE, other_stack(0x2000));
     assert_eq!(sigaltstack(&mut fake, other, BASE + 64), Ok(0));
     assert_eq!(fake.get::<SigStack>(BASE + 64).flags, SS_DISABLE);
     fake.act(SIGSEGV, 0x9000, SA_ONSTACK);
     fake.registers.sp = 0xdead_0000;
-    let place = fake.place;
-    fake.processes
-        .get_mut(place)
-        .unwrap()
-        .signals
-        .force(SIGSEGV, Cause::KERNEL);
+    fake.signals().force(SIGSEGV, Cause::KERNEL);
     assert_eq!(deliver(&mut fake, None), After::GoesOn);
     assert!((BASE + 0x1000..BASE + 0x3000).contains(&fake.registers.sp));
     assert_eq!(sigaltstack(&mut fake, other, 0), Err(Errno::EPERM.into()));
     sigreturn(&mut fake);
     assert_eq!(fake.registers.sp, 0xdead_0000);
-    assert_eq!(
-        fake.processes.get(place).unwrap().signals.stack(0).size,
-        0x2000
-    );
+    assert_eq!(fake.signals().stack(0).size, 0x2000);
 }
 
 #[test]
@@ -313,11 +277,7 @@ fn a_return_without_a_frame_is_a_fault() {
         sigreturn(&mut fake);
         // Without this wake-up the process would not handle the signal before its next instruction.
         assert_eq!(fake.processes.woken.first(), Some(fake.place), "{sp:#x}");
-        let ends = After::Ends {
-            signal: SIGSEGV,
-            dump: true,
-        };
-        assert_eq!(deliver(&mut fake, None), ends, "{sp:#x}");
+        assert_eq!(deliver(&mut fake, None), ends(SIGSEGV, true), "{sp:#x}");
     }
 }
 
@@ -335,6 +295,5 @@ fn suspending_returns_to_the_mask_of_before() {
     assert_eq!(fake.registers.pc, 0x9000);
     sigreturn(&mut fake);
     assert_eq!(fake.registers.x[0], Errno::EINTR.as_result());
-    let blocked = fake.processes.get(fake.place).unwrap().signals.blocked();
-    assert_eq!(blocked.0, 1 << (SIGUSR1 - 1));
+    assert_eq!(fake.signals().blocked().0, 1 << (SIGUSR1 - 1));
 }

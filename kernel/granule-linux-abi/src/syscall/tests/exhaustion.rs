@@ -4,8 +4,7 @@ use super::*;
 use crate::files::Files;
 use crate::files::file_tree::{Node, Tree, nodes_needed};
 use crate::owned::host::{self, Array};
-use crate::processes::tests::PLACES;
-use crate::processes::{Relation, TaskTable as _};
+use crate::processes::tests::{PLACES, try_child};
 
 /// Makes pipes, files and children as far as memory allows. Returns the number of failed calls.
 fn work(fake: &mut Fake) -> usize {
@@ -27,18 +26,8 @@ fn work(fake: &mut Fake) -> usize {
     }
     let mut children = Vec::new();
     for _ in 0..3 {
-        let place = fake.processes.tasks.0.len();
-        let from = fake.processes.tasks.relation(0).unwrap();
-        match fake.processes.fork(0, place) {
-            Ok(()) => {
-                let relation = Relation {
-                    pid: place as u32 + 1,
-                    parent: from.pid,
-                    ..from
-                };
-                fake.processes.tasks.0.push(Some((relation, None)));
-                children.push(place);
-            }
+        match try_child(&mut fake.processes, 0) {
+            Ok(place) => children.push(place),
             Err(error) => {
                 assert_eq!(error, Errno::ENOMEM);
                 failed += 1;

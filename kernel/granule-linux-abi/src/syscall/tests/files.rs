@@ -60,19 +60,13 @@ fn descriptors_are_copied_marked_and_limited() {
     assert_eq!(fake.ok(n::FCNTL, &[fd, 1030, 10]), 10);
     assert_eq!(fake.ok(n::DUP3, &[fd, 20, 0]), 20);
     let closes = |fake: &Fake, fd| {
-        fake.processes
-            .get(0)
-            .unwrap()
-            .descriptors
-            .closes_on_exec(fd)
+        let descriptors = &fake.processes.get(0).unwrap().descriptors;
+        descriptors.closes_on_exec(fd).unwrap()
     };
-    assert_eq!(
-        [3, 10, 20].map(|fd| closes(&fake, fd)),
-        [Ok(true), Ok(true), Ok(false)]
-    );
+    assert_eq!([3, 10, 20].map(|fd| closes(&fake, fd)), [true, true, false]);
     assert_eq!(fake.ok(n::FCNTL, &[20, 2, 1]), 0);
     assert_eq!(fake.ok(n::FCNTL, &[10, 2, 0]), 0);
-    assert_eq!([10, 20].map(|fd| closes(&fake, fd)), [Ok(false), Ok(true)]);
+    assert_eq!([10, 20].map(|fd| closes(&fake, fd)), [false, true]);
     fake.fails(n::DUP3, &[fd, fd, 0], Errno::EINVAL);
     fake.fails(n::DUP3, &[fd, 64, 0], Errno::EBADF);
     fake.fails(n::FCNTL, &[fd, 1030, 64], Errno::EINVAL);
@@ -121,19 +115,15 @@ fn a_signal_ends_what_is_read_and_written_at_the_next_part() {
     for (number, fd) in [(n::READ, zero), (n::WRITE, null)] {
         assert_eq!(fake.ok(number, &[fd, BASE, all]), all);
         fake.act(SIGUSR1, 0x1234, 0);
-        for signal in [0, i32::from(SIGUSR1)] {
-            let pid = fake.place as i32 + 1;
-            fake.at_pauses.push_back(Box::new(move |processes| {
-                processes.kill(0, pid, signal).unwrap();
-            }));
+        for signal in [0, SIGUSR1] {
+            let event = fake.kill_self(signal);
+            fake.at_pauses.push_back(event);
         }
         assert_eq!(fake.ok(number, &[fd, BASE, all]), 2 * 4096);
-        let process = fake.processes.get_mut(fake.place).unwrap();
         let set = SignalSet::EMPTY.with(SIGUSR1);
-        assert!(process.signals.take(set).is_some());
+        assert!(fake.signals().take(set).is_some());
     }
-    fake.at_pauses.push_back(Box::new(|processes| {
-        processes.kill(0, 1, i32::from(SIGUSR1)).unwrap();
-    }));
+    let event = fake.kill_self(SIGUSR1);
+    fake.at_pauses.push_back(event);
     assert_eq!(fake.ok(n::GETRANDOM, &[BASE, all]), 4096);
 }

@@ -114,18 +114,18 @@ proptest! {
             for number in [number, numbers[index]] {
                 fake.events.clear();
                 for _ in 0..3 {
-                    fake.events.push_back(Box::new(|processes: &mut HostProcesses| {
+                    fake.meanwhile(|processes| {
                         // Interrupts any wait.
                         let process = processes.get_mut(0).unwrap();
                         process.signals.force(SIGUSR1, crate::signals::Cause::KERNEL);
-                        processes.wake_place(0);
-                    }));
+                        processes.woken.insert(0);
+                    });
                 }
                 if call(&mut fake, number, Args(args)).is_none() {
                     prop_assert_eq!(unknown(&mut fake, number), Err(Fail::Error(Errno::ENOSYS)));
                 }
-                while fake.processes.get_mut(0).unwrap().signals.take_next().is_some() {}
-                fake.processes.get_mut(0).unwrap().signals.set_mask(Default::default());
+                while fake.signals().take_next().is_some() {}
+                fake.signals().set_mask(Default::default());
             }
         }
         fake.processes.end(0);
