@@ -6,25 +6,12 @@ use core::fmt;
 /// Why a call was refused. A refusal changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameError {
-    /// A span is empty, has too many frames, or reaches beyond physical addresses.
-    BadSpan {
-        /// The first frame of the refused span.
-        first: Frame,
-        /// Number of frames requested.
-        count: u64,
-    },
-    /// A span overlaps another one.
-    SpansOverlap {
-        /// The first frame of the refused span.
-        first: Frame,
-        /// The first frame of the other span.
-        other: Frame,
-    },
+    /// A span of so many frames is empty, too long, or reaches beyond physical addresses.
+    BadSpan(Frame, u64),
+    /// A span overlaps the one that begins with the second frame.
+    SpansOverlap(Frame, Frame),
     /// The limit on the number of spans is reached.
-    TooManySpans {
-        /// The first frame of the refused span.
-        first: Frame,
-    },
+    TooManySpans(Frame),
     /// The memory for a span's metadata is too small.
     MetadataTooSmall {
         /// Words of 4 bytes that are needed.
@@ -33,15 +20,9 @@ pub enum FrameError {
         given: u64,
     },
     /// A frame is in no span.
-    OutsideSpans {
-        /// The frame in question.
-        frame: Frame,
-    },
+    OutsideSpans(Frame),
     /// A frame is given in twice.
-    AlreadyGiven {
-        /// The frame in question.
-        frame: Frame,
-    },
+    AlreadyGiven(Frame),
     /// A frame to take out is allocated, or was never given in.
     InUse {
         /// The frame in question.
@@ -63,33 +44,16 @@ pub enum FrameError {
         /// The largest order there is.
         most: u32,
     },
-    /// The frame's number is not a multiple of the block's size.
-    Misaligned {
-        /// The frame in question.
-        frame: Frame,
-        /// The order requested.
-        order: u32,
-    },
+    /// The frame's number is not a multiple of the size of a block of this order.
+    Misaligned(Frame, u32),
     /// A frame already has the most owners.
-    TooManyOwners {
-        /// The frame in question.
-        frame: Frame,
-    },
+    TooManyOwners(Frame),
     /// The frame to free was never given in.
-    NotGiven {
-        /// The frame in question.
-        frame: Frame,
-    },
+    NotGiven(Frame),
     /// The frame to free is free.
-    AlreadyFree {
-        /// The frame in question.
-        frame: Frame,
-    },
+    AlreadyFree(Frame),
     /// The frame to free is subdivided: its pieces are freed.
-    Subdivided {
-        /// The frame in question.
-        frame: Frame,
-    },
+    Subdivided(Frame),
     /// The frame to free is allocated, but as another block or part of one.
     OtherBlock {
         /// The frame in question.
@@ -106,16 +70,16 @@ pub enum FrameError {
 impl fmt::Display for FrameError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::BadSpan { first, count } => write!(
+            Self::BadSpan(first, count) => write!(
                 f,
                 "the span of {count} frames from {first} cannot be managed: a span has 1 to 2^32 - \
                  2 frames below 2^52 bytes; split or cut it"
             ),
-            Self::SpansOverlap { first, other } => write!(
+            Self::SpansOverlap(first, other) => write!(
                 f,
                 "the span from {first} meets the one from {other}; add each frame's span once"
             ),
-            Self::TooManySpans { first } => write!(
+            Self::TooManySpans(first) => write!(
                 f,
                 "the span from {first} is one too many, there can be {MOST_SPANS}; join banks, holes included"
             ),
@@ -123,10 +87,10 @@ impl fmt::Display for FrameError {
                 f,
                 "a span's metadata needs {needed} words of 4 bytes, but was given {given}"
             ),
-            Self::OutsideSpans { frame } => {
+            Self::OutsideSpans(frame) => {
                 write!(f, "{frame} is in no span; add its bank first")
             }
-            Self::AlreadyGiven { frame } => {
+            Self::AlreadyGiven(frame) => {
                 write!(f, "{frame} was given in before; give in each frame once")
             }
             Self::InUse { frame, allocated } => {
@@ -144,18 +108,18 @@ impl fmt::Display for FrameError {
             Self::OrderTooLarge { order, most } => {
                 write!(f, "there are no blocks of order {order}, only up to {most}")
             }
-            Self::Misaligned { frame, order } => write!(
+            Self::Misaligned(frame, order) => write!(
                 f,
                 "no block of order {order} begins at {frame}, which is not a multiple of 2^{order}"
             ),
-            Self::TooManyOwners { frame } => {
+            Self::TooManyOwners(frame) => {
                 write!(f, "{frame} has as many owners as can be counted")
             }
-            Self::NotGiven { frame } => {
+            Self::NotGiven(frame) => {
                 write!(f, "{frame} was freed, but never given to the allocator")
             }
-            Self::AlreadyFree { frame } => write!(f, "{frame} was freed twice"),
-            Self::Subdivided { frame } => write!(
+            Self::AlreadyFree(frame) => write!(f, "{frame} was freed twice"),
+            Self::Subdivided(frame) => write!(
                 f,
                 "{frame} was used as a whole, but is subdivided: its pieces are used one by one"
             ),

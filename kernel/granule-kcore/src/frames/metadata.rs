@@ -69,8 +69,7 @@ pub(super) const fn metadata_words(frames: u64) -> u64 {
 /// That memory must be mapped writable, aligned to a word, and used by no other code for `'m`. It
 /// need not be initialised.
 pub unsafe fn metadata_at<'m>(start: *mut Word, frames: u64) -> &'m mut [Word] {
-    // SAFETY: the caller keeps the conditions on the memory. A `Word` may be uninitialised, so the
-    // content does not matter.
+    // SAFETY: the caller keeps the conditions on the memory. A `Word` may be uninitialised.
     unsafe { core::slice::from_raw_parts_mut(start, metadata_words(frames) as usize) }
 }
 
@@ -81,8 +80,7 @@ pub(super) enum PageMetadata {
     Inside,
     /// The first frame of a free block, and its neighbours in the list of its order.
     Free { order: u32, next: u32, prev: u32 },
-    /// The first frame of an allocated block. The order [`SUBDIVIDED`] is that of a single frame, which
-    /// is subdivided.
+    /// The first frame of an allocated block; with the order [`SUBDIVIDED`] a single frame.
     Allocated { order: u32 },
     /// The first of `2^order` frames, more than one, that are allocated as single frames and have the same
     /// owners. So one count serves all of them, until one of them is shared or released without the others.
@@ -214,17 +212,23 @@ impl<'m> Entries<'m> {
         }
     }
 
-    /// Owners, beside the first, of the single frame allocated at `offset`; `None` if there is no such
-    /// frame.
+    /// Owners, beside the first, of the single frame allocated at `offset`, if there is one.
+    #[inline(always)]
     pub(super) fn further_owners(&self, offset: u32) -> Option<u32> {
-        self.owned(offset).map(|(_, owners)| owners)
+        if !self.chunk_is_touched(offset >> CHUNK_SHIFT) {
+            return None;
+        }
+        let [state, owners, _] = self.entries.get(offset as usize)?;
+        // SAFETY: as in `read`: the chunk is touched, so each of its words was written.
+        let (state, owners) = unsafe { (state.assume_init(), owners.assume_init()) };
+        (state & ALONE_MASK == KIND_ALLOCATED).then_some(owners)
     }
 
     /// Whether the single frame allocated at `offset` has owners beside its first, and for how many of
     /// the `count` single frames from `offset` on the answer is the same, at most to the end of the
     /// chunk. `None` if there is no such frame.
     pub(super) fn sharing(&self, offset: u32, count: u32) -> Option<(bool, u32)> {
-        let (_, owners) = self.owned(offset)?;
+        let owners = self.further_owners(offset)?;
         let shared = owners > 0;
         if count == 1 {
             // Every copy on write queries one frame only.
@@ -316,8 +320,7 @@ impl<'m> Entries<'m> {
         (count, owners == 0)
     }
 
-    /// The frames of the run that begins at `offset`, and their owners beside the first; `None` if none
-    /// begins there.
+    /// The frames of the run that begins at `offset`, and their owners beside the first.
     pub(super) fn run(&self, offset: u32) -> Option<(u32, u32)> {
         match self.read(offset) {
             PageMetadata::Run { order } => {
@@ -387,18 +390,6 @@ impl<'m> Entries<'m> {
         (state & ALONE_MASK == subdivided).then(|| u64::from(high) << u32::BITS | u64::from(low))
     }
 
-    /// The offset and the further owners of a frame that is allocated by itself.
-    #[inline(always)]
-    fn owned(&self, offset: u32) -> Option<(u32, u32)> {
-        if !self.chunk_is_touched(offset >> CHUNK_SHIFT) {
-            return None;
-        }
-        let [state, owners, _] = self.entries.get(offset as usize)?;
-        // SAFETY: as in `read`: the chunk is touched, so each of its words was written.
-        let (state, owners) = unsafe { (state.assume_init(), owners.assume_init()) };
-        (state & ALONE_MASK == KIND_ALLOCATED).then_some((offset, owners))
-    }
-
     /// The first frame in `start..end` that heads a block. Skips untouched chunks.
     pub(super) fn first_head(&self, start: u32, end: u32) -> Option<u32> {
         let mut at = start;
@@ -444,17 +435,8 @@ mod tests {
 
     #[test]
     fn a_frame_never_takes_more_than_sixteen_bytes() {
-        for frames in [
-            1,
-            2,
-            255,
-            256,
-            257,
-            8192,
-            8193,
-            1 << 27,
-            u64::from(u32::MAX),
-        ] {
+        let most = u64::from(u32::MAX);
+        for frames in [1, 2, 255, 256, 257, 8192, 8193, 1 << 27, most] {
             assert!(metadata_bytes(frames) <= 16 * frames, "{frames} frames");
             assert!(metadata_bytes(frames) >= 12 * frames, "{frames} frames");
         }
@@ -486,11 +468,8 @@ mod tests {
         entries.write(300, PageMetadata::Inside);
         assert_eq!(entries.touched(), 0);
 
-        let free = PageMetadata::Free {
-            order: 22,
-            next: NONE,
-            prev: 7,
-        };
+        let (order, next, prev) = (22, NONE, 7);
+        let free = PageMetadata::Free { order, next, prev };
         entries.write(300, free);
         assert_eq!(entries.touched(), 256);
         assert_eq!(entries.read(300), free);
@@ -513,13 +492,7 @@ mod tests {
         assert_eq!(entries.first_head(301, frames - 1), None);
         entries.set_next(300, 1);
         entries.set_prev(300, 2);
-        assert_eq!(
-            entries.read(300),
-            PageMetadata::Free {
-                order: 22,
-                next: 1,
-                prev: 2
-            }
-        );
+        let (order, next, prev) = (22, 1, 2);
+        assert_eq!(entries.read(300), PageMetadata::Free { order, next, prev });
     }
 }

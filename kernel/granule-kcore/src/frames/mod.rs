@@ -89,8 +89,7 @@ impl<'m> Frames<'m> {
         }
     }
 
-    /// Sets the page size of an allocator that was made before the page size was known. Has no effect
-    /// once there is a span.
+    /// Sets the page size of an allocator that has no span yet.
     pub fn begin(&mut self, page_size: PageSize) {
         if self.span_count == 0 {
             self.page_size = page_size;
@@ -112,7 +111,7 @@ impl<'m> Frames<'m> {
         memory: &'m mut [Word],
     ) -> Result<(), FrameError> {
         let limit = 1u64 << (PHYSICAL_BITS - self.page_size.shift());
-        let bad = FrameError::BadSpan { first, count };
+        let bad = FrameError::BadSpan(first, count);
         let frames = u32::try_from(count).map_err(|_| bad)?;
         if frames == 0 || frames == u32::MAX {
             return Err(bad);
@@ -131,10 +130,10 @@ impl<'m> Frames<'m> {
         let after = after.filter(|span| span.first() < first.0 + count);
         if let Some(other) = before.or(after) {
             let other = Frame(other.first());
-            return Err(FrameError::SpansOverlap { first, other });
+            return Err(FrameError::SpansOverlap(first, other));
         }
         if self.span_count == MOST_SPANS {
-            return Err(FrameError::TooManySpans { first });
+            return Err(FrameError::TooManySpans(first));
         }
         let given = memory.len() as u64;
         let span = Span::new(first.0, frames, max_order(self.page_size), memory).ok_or(
@@ -161,33 +160,18 @@ impl<'m> Frames<'m> {
     ///
     /// A frame is in no span, or was given in before. Nothing has changed then.
     pub fn add_range(&mut self, start: Frame, count: u64) -> Result<(), FrameError> {
-        let end = start
-            .0
-            .checked_add(count)
-            .ok_or(FrameError::OutsideSpans { frame: start })?;
-        let mut at = start.0;
-        while at < end {
-            let (index, offset) = self.locate(Frame(at))?;
-            let Some(span) = self.spans.get(index) else {
-                break;
-            };
-            let piece = (span.end().min(end) - at) as u32;
-            if let Some(given) = span.first_given(offset, piece) {
-                let frame = Frame(span.number(given));
-                return Err(FrameError::AlreadyGiven { frame });
-            }
-            at += u64::from(piece);
-        }
-        at = start.0;
-        while at < end {
-            let (index, offset) = self.locate(Frame(at))?;
-            let Some(span) = self.spans.get_mut(index) else {
-                break;
-            };
-            let piece = (span.end().min(end) - at) as u32;
-            span.add(offset, piece);
-            at += u64::from(piece);
-        }
+        let outside = FrameError::OutsideSpans(start);
+        start.0.checked_add(count).ok_or(outside)?;
+        self.each_part(start, count, |span, offset, part| {
+            let given = span.first_given(offset, part);
+            given.map_or(Ok(()), |given| {
+                Err(FrameError::AlreadyGiven(Frame(span.number(given))))
+            })
+        })?;
+        self.each_part(start, count, |span, offset, part| {
+            span.add(offset, part);
+            Ok(())
+        })?;
         self.total += count;
         Ok(())
     }
@@ -200,28 +184,42 @@ impl<'m> Frames<'m> {
     /// A frame is allocated, was never given in or is in no span, or the [reserved](Self::reserve)
     /// frames need some of these. Nothing has changed then.
     pub fn take_out(&mut self, start: Frame, count: u64) -> Result<(), FrameError> {
-        let outside = FrameError::OutsideSpans { frame: start };
-        let end = start.0.checked_add(count).ok_or(outside)?;
-        for removing in [false, true] {
-            let mut at = start.0;
-            while at < end {
-                let (index, offset) = self.locate(Frame(at))?;
-                let span = self.spans.get_mut(index).ok_or(outside)?;
-                let piece = (span.end().min(end) - at) as u32;
-                if removing {
-                    span.remove(offset, piece);
-                } else if let Some((used, allocated)) = span.first_not_free(offset, piece) {
-                    let frame = Frame(span.number(used));
-                    return Err(FrameError::InUse { frame, allocated });
-                }
-                at += u64::from(piece);
-            }
-            let unreserved = self.unreserved();
-            if count > unreserved {
-                return Err(FrameError::SetAside { count, unreserved });
-            }
+        let outside = FrameError::OutsideSpans(start);
+        start.0.checked_add(count).ok_or(outside)?;
+        self.each_part(start, count, |span, offset, part| {
+            let used = span.first_not_free(offset, part);
+            used.map_or(Ok(()), |(used, allocated)| {
+                let frame = Frame(span.number(used));
+                Err(FrameError::InUse { frame, allocated })
+            })
+        })?;
+        let unreserved = self.unreserved();
+        if count > unreserved {
+            return Err(FrameError::SetAside { count, unreserved });
         }
+        self.each_part(start, count, |span, offset, part| {
+            span.remove(offset, part);
+            Ok(())
+        })?;
         self.total -= count;
+        Ok(())
+    }
+
+    /// Calls `what` with each span's part of the `count` frames from `first`, up to the first error.
+    fn each_part(
+        &mut self,
+        first: Frame,
+        count: u64,
+        mut what: impl FnMut(&mut Span<'m>, u32, u32) -> Result<(), FrameError>,
+    ) -> Result<(), FrameError> {
+        let end = first.0.saturating_add(count);
+        let mut at = first.0;
+        while at < end {
+            let (span, offset) = self.span_of_mut(Frame(at))?;
+            let part = (span.end().min(end) - at) as u32;
+            at += u64::from(part);
+            what(span, offset, part)?;
+        }
         Ok(())
     }
 
@@ -254,8 +252,8 @@ impl<'m> Frames<'m> {
     }
 
     fn block_at(&self, frame: Frame) -> Option<Block> {
-        let (index, offset) = self.locate(frame).ok()?;
-        self.spans.get(index)?.block_of(offset)
+        let (span, offset) = self.span_of(frame).ok()?;
+        span.block_of(offset)
     }
 
     /// Calls `what` with the first frame and the order of each free block.
@@ -281,23 +279,10 @@ impl<'m> Frames<'m> {
     /// is done to all of them together takes as long as for one frame, as long as it was never done to a part.
     pub fn allocate_singles(&mut self, order: u32) -> Option<Frame> {
         let frame = self.allocate(order)?;
-        if let Ok((index, offset)) = self.locate(frame)
-            && let Some(span) = self.spans.get_mut(index)
-        {
+        if let Ok((span, offset)) = self.span_of_mut(frame) {
             span.make_run(offset, order);
         }
         Some(frame)
-    }
-
-    fn split_to_singles(&mut self, frame: Frame, order: u32) {
-        if order == 0 {
-            return;
-        }
-        if let Ok((index, offset)) = self.locate(frame)
-            && let Some(span) = self.spans.get_mut(index)
-        {
-            span.split(offset, order);
-        }
     }
 
     /// Allocates the single frame `frame`; false if it is not free, or is needed for
@@ -307,13 +292,9 @@ impl<'m> Frames<'m> {
         if self.unreserved() == 0 {
             return false;
         }
-        let Ok((index, offset)) = self.locate(frame) else {
-            return false;
-        };
         let taken = self
-            .spans
-            .get_mut(index)
-            .is_some_and(|span| span.take_exactly(offset));
+            .span_of_mut(frame)
+            .is_ok_and(|(span, offset)| span.take_exactly(offset));
         self.allocated += u64::from(taken);
         taken
     }
@@ -352,9 +333,7 @@ impl<'m> Frames<'m> {
         if order > most {
             return Err(FrameError::OrderTooLarge { order, most });
         }
-        let (index, offset) = self.locate(frame)?;
-        let outside = FrameError::OutsideSpans { frame };
-        let span = self.spans.get_mut(index).ok_or(outside)?;
+        let (span, offset) = self.span_of_mut(frame)?;
         if span.entry(offset) != (PageMetadata::Allocated { order }) {
             return Err(why_not_freed(span, offset, order));
         }
@@ -389,7 +368,11 @@ impl<'m> Frames<'m> {
             .rev()
             .find(|order| self.best_fit(*order).is_some())?;
         let frame = self.take(order)?;
-        self.split_to_singles(frame, order);
+        if order > 0
+            && let Ok((span, offset)) = self.span_of_mut(frame)
+        {
+            span.split(offset, order);
+        }
         let count = 1 << order;
         self.allocated += count;
         self.reserved -= count;
@@ -439,7 +422,21 @@ impl<'m> Frames<'m> {
         self.spans.get(..self.span_count).unwrap_or(&[])
     }
 
-    /// The span that `frame` is in, and its offset there.
+    /// The span that `frame` is in, and the frame's offset there.
+    fn span_of(&self, frame: Frame) -> Result<(&Span<'m>, u32), FrameError> {
+        let (index, offset) = self.locate(frame)?;
+        let span = self.spans.get(index);
+        Ok((span.ok_or(FrameError::OutsideSpans(frame))?, offset))
+    }
+
+    /// As [`span_of`](Self::span_of), mutably.
+    fn span_of_mut(&mut self, frame: Frame) -> Result<(&mut Span<'m>, u32), FrameError> {
+        let (index, offset) = self.locate(frame)?;
+        let span = self.spans.get_mut(index);
+        Ok((span.ok_or(FrameError::OutsideSpans(frame))?, offset))
+    }
+
+    /// The index of the span that `frame` is in, and the frame's offset there.
     fn locate(&self, frame: Frame) -> Result<(usize, u32), FrameError> {
         let spans = self.spans();
         let after = spans.partition_point(|span| span.first() <= frame.0);
@@ -448,7 +445,7 @@ impl<'m> Frames<'m> {
             .get(index)
             .and_then(|span| span.offset(frame.0))
             .map(|offset| (index, offset))
-            .ok_or(FrameError::OutsideSpans { frame })
+            .ok_or(FrameError::OutsideSpans(frame))
     }
 
     /// The span with the smallest free block of at least `order`, and that block's order.
@@ -492,14 +489,14 @@ impl fmt::Debug for Frames<'_> {
 fn why_not_freed(span: &Span<'_>, offset: u32, order: u32) -> FrameError {
     let frame = Frame(span.number(offset));
     if frame.0 & ((1 << order) - 1) != 0 {
-        return FrameError::Misaligned { frame, order };
+        return FrameError::Misaligned(frame, order);
     }
     if span.record(offset).is_some() {
-        return FrameError::Subdivided { frame };
+        return FrameError::Subdivided(frame);
     }
     match span.block_of(offset) {
-        None => FrameError::NotGiven { frame },
-        Some(Block { free: true, .. }) => FrameError::AlreadyFree { frame },
+        None => FrameError::NotGiven(frame),
+        Some(Block { free: true, .. }) => FrameError::AlreadyFree(frame),
         Some(Block {
             offset: head,
             order: allocated,

@@ -14,11 +14,11 @@ impl<'m> Frames<'m> {
     /// [refusal](Self::refused) is counted.
     pub fn share(&mut self, first: Frame, count: u64) -> Result<(), FrameError> {
         let mut done = 0;
-        let shared = self.each_piece(first, count, |span, offset, piece| {
+        let shared = self.each_counted(first, count, |span, offset, piece| {
             span.share(offset, piece).map_err(|at| {
                 let frame = Frame(span.number(at));
                 if span.entry(at) == (PageMetadata::Allocated { order: 0 }) {
-                    FrameError::TooManyOwners { frame }
+                    FrameError::TooManyOwners(frame)
                 } else {
                     why_not_freed(span, at, 0)
                 }
@@ -48,7 +48,7 @@ impl<'m> Frames<'m> {
         mut freed: impl FnMut(Frame, u64),
     ) -> Result<(), FrameError> {
         let mut gone = 0;
-        let released = self.each_piece(first, count, |span, offset, piece| {
+        let released = self.each_counted(first, count, |span, offset, piece| {
             let start = span.first();
             let released = span.release(offset, piece, |at, count| {
                 gone += u64::from(count);
@@ -65,54 +65,39 @@ impl<'m> Frames<'m> {
     /// [`release`](Self::release) does it or returns the reason why not.
     #[must_use]
     pub fn leave(&mut self, frame: Frame) -> bool {
-        self.locate(frame).is_ok_and(|(index, offset)| {
-            let span = self.spans.get_mut(index);
-            span.is_some_and(|span| span.leave(offset))
-        })
+        self.span_of_mut(frame)
+            .is_ok_and(|(span, offset)| span.leave(offset))
     }
 
     /// Whether the single frame `frame` has more than one owner.
     pub fn is_shared(&self, frame: Frame) -> bool {
-        let owners = self.locate(frame).ok().and_then(|(index, offset)| {
-            let span = self.spans.get(index)?;
-            span.further_owners(offset)
-        });
-        owners.is_some_and(|owners| owners > 0)
+        self.further_owners(frame).is_some_and(|owners| owners > 0)
     }
 
     /// Whether the single frame `first` has more than one owner, and for how many of the `count`
     /// frames from `first` on the answer is the same. The count may be too low where an exact one
     /// would take longer.
     pub fn sharing(&self, first: Frame, count: u32) -> (bool, u32) {
-        self.locate(first)
-            .ok()
-            .and_then(|(index, offset)| self.spans.get(index)?.sharing(offset, count))
-            .unwrap_or((false, 1))
+        let sharing = self.span_of(first).ok();
+        let sharing = sharing.and_then(|(span, offset)| span.sharing(offset, count));
+        sharing.unwrap_or((false, 1))
+    }
+
+    /// The owners, beside the first, of a single frame that is not subdivided.
+    pub(super) fn further_owners(&self, frame: Frame) -> Option<u32> {
+        let (span, offset) = self.span_of(frame).ok()?;
+        span.further_owners(offset)
     }
 
     /// Calls `what` with each span's part of the `count` frames from `first`; a refusal is counted.
-    fn each_piece(
+    fn each_counted(
         &mut self,
         first: Frame,
         count: u64,
-        mut what: impl FnMut(&mut Span<'m>, u32, u32) -> Result<(), FrameError>,
+        what: impl FnMut(&mut Span<'m>, u32, u32) -> Result<(), FrameError>,
     ) -> Result<(), FrameError> {
-        let end = first.0.saturating_add(count);
-        let mut at = first.0;
-        let mut result = Ok(());
-        while at < end && result.is_ok() {
-            let frame = Frame(at);
-            result = self.locate(frame).and_then(|(index, offset)| {
-                let outside = FrameError::OutsideSpans { frame };
-                let span = self.spans.get_mut(index).ok_or(outside)?;
-                let piece = (span.end().min(end) - at) as u32;
-                at += u64::from(piece);
-                what(span, offset, piece)
-            });
-        }
-        if result.is_err() {
-            self.refused = self.refused.saturating_add(1);
-        }
+        let result = self.each_part(first, count, what);
+        self.refused = self.refused.saturating_add(u64::from(result.is_err()));
         result
     }
 }

@@ -5,8 +5,7 @@
 //! block of the next order. Blocks do not cross the edge of a span, so neighbouring spans are not
 //! merged: one bank is one span.
 //!
-//! A frame is its offset from the span's first frame here. Callers check that the offset is in the
-//! span.
+//! A frame is its offset from the span's first frame here, which callers have checked.
 
 use super::metadata::{Entries, NONE, PageMetadata, SUBDIVIDED, Word};
 
@@ -44,8 +43,7 @@ impl<'m> Span<'m> {
         entries: Entries::empty(),
     };
 
-    /// The span of `count` frames from frame number `first`, none given in yet; `None` if `memory` is
-    /// too small for their metadata.
+    /// The span of `count` frames from `first`, none given in yet; `None` if `memory` is too small.
     pub(super) fn new(
         first: u64,
         count: u32,
@@ -138,8 +136,7 @@ impl<'m> Span<'m> {
         self.entries.first_head(start, start + count)
     }
 
-    /// Gives in `count` frames from `start`, merged with free neighbours into as few blocks as
-    /// possible.
+    /// Gives in `count` frames from `start`, in as few blocks as possible.
     pub(super) fn add(&mut self, start: u32, count: u32) {
         let (mut at, mut left) = (start, count);
         while left > 0 {
@@ -154,8 +151,7 @@ impl<'m> Span<'m> {
         }
     }
 
-    /// The first of `count` frames from `start` that is not free, and whether it is allocated;
-    /// otherwise it was never given in.
+    /// The first of `count` frames from `start` that is not free, and whether it is allocated.
     pub(super) fn first_not_free(&self, start: u32, count: u32) -> Option<(u32, bool)> {
         let (mut at, end) = (start, start + count);
         while at < end {
@@ -182,8 +178,7 @@ impl<'m> Span<'m> {
             self.unlink(order, next, prev);
             self.entries.write(block.offset, PageMetadata::Inside);
             let block_end = block.offset + (1 << order);
-            // The two remaining pieces cannot merge across the removed frames, because no block begins
-            // there any more.
+            // The remaining pieces cannot merge across the removed frames: no block begins there.
             self.add(block.offset, at - block.offset);
             self.add(block_end.min(end), block_end - block_end.min(end));
             at = block_end;
@@ -277,8 +272,7 @@ impl<'m> Span<'m> {
         run.is_some()
     }
 
-    /// The run that the frame at `offset` is in: the first frame, the number of frames, and their owners
-    /// beside the first.
+    /// The run of the frame at `offset`: its first frame, its frames, their owners beside the first.
     #[cold]
     fn run_of(&self, offset: u32) -> Option<(u32, u32, u32)> {
         let head = self.block_of(offset)?.offset;
@@ -339,8 +333,7 @@ impl<'m> Span<'m> {
         refused.map_or(Ok(()), Err)
     }
 
-    /// Owners, beside the first, of the single frame allocated at `offset`; `None` if there is no such
-    /// frame.
+    /// Owners, beside the first, of the single frame allocated at `offset`, if there is one.
     pub(super) fn further_owners(&self, offset: u32) -> Option<u32> {
         let alone = self.entries.further_owners(offset);
         if alone.is_some() {
@@ -349,8 +342,7 @@ impl<'m> Span<'m> {
         self.run_of(offset).map(|(.., owners)| owners)
     }
 
-    /// Makes single frames with the same owners of the allocated block of `order` at `offset`, none of
-    /// which was shared yet.
+    /// Makes single frames of the allocated block of `order` at `offset`, none shared yet.
     pub(super) fn make_run(&mut self, offset: u32, order: u32) {
         if order > 0 {
             self.entries.write(offset, PageMetadata::Run { order });

@@ -46,8 +46,7 @@ impl<S: Source> Tables<S> {
         self.held
     }
 
-    /// Ensures that the next `tables` pages can be allocated. Returns false, and changes nothing, if
-    /// they cannot.
+    /// Ensures that the next `tables` pages can be allocated; false, without a change, if not.
     pub fn reserve(&mut self, tables: usize) -> bool {
         // Reservations left over from an earlier operation count.
         let more = (tables as u64).saturating_sub(self.held);

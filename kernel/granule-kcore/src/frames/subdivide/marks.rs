@@ -7,12 +7,9 @@ use super::records::NONE;
 use crate::frames::{Frame, Frames};
 
 impl Frames<'_> {
-    /// Marks a single frame with one owner as subdivided, or with [`NONE`] as a frame of records. A
-    /// frame that is none stays as it is.
+    /// Marks a single frame with one owner as subdivided, or with [`NONE`] as a frame of records.
     pub(super) fn mark_subdivided(&mut self, frame: Frame, at: RecordAt) {
-        if let Ok((index, offset)) = self.locate(frame)
-            && let Some(span) = self.spans.get_mut(index)
-        {
+        if let Ok((span, offset)) = self.span_of_mut(frame) {
             span.subdivide(offset, at.0);
         }
     }
@@ -24,22 +21,15 @@ impl Frames<'_> {
 
     /// The record of a frame; `None` unless it is subdivided.
     pub(super) fn record_of(&self, frame: Frame) -> Option<RecordAt> {
-        let (index, offset) = self.locate(frame).ok()?;
-        let at = self.spans.get(index)?.record(offset)?;
+        let (span, offset) = self.span_of(frame).ok()?;
+        let at = span.record(offset)?;
         (at != NONE).then_some(RecordAt(at))
-    }
-
-    /// The owners, beside the first, of a single frame that is not subdivided.
-    pub(super) fn further_owners(&self, frame: Frame) -> Option<u32> {
-        let (index, offset) = self.locate(frame).ok()?;
-        self.spans.get(index)?.further_owners(offset)
     }
 
     /// Makes the marked ones of `count` frames single frames with one owner again.
     pub(super) fn unite(&mut self, first: Frame, count: u64) {
         for number in first.0..first.0 + count {
-            if let Ok((index, offset)) = self.locate(Frame(number))
-                && let Some(span) = self.spans.get_mut(index)
+            if let Ok((span, offset)) = self.span_of_mut(Frame(number))
                 && span.record(offset).is_some()
             {
                 span.split(offset, 0);

@@ -25,7 +25,7 @@ use super::tables::Source;
 use super::{Frame, Frames};
 use core::fmt;
 use granule::arch::{PageSize, PhysicalAddress};
-use records::NONE;
+use records::{NONE, link, unlink};
 
 /// Log2 of the bytes of a unit.
 pub const UNIT_SHIFT: u32 = PageSize::K4.shift();
@@ -93,8 +93,7 @@ impl<S: Store> Pieces<S> {
         }
     }
 
-    /// Sets the page size of the frames, if it was not known before. Has no effect once a frame is
-    /// subdivided.
+    /// Sets the page size of the frames, before any is subdivided.
     pub fn begin(&mut self, page_size: PageSize) {
         if self.counted.subdivided == 0 {
             self.page_size = page_size;
@@ -312,24 +311,11 @@ impl<S: Store> Pieces<S> {
         if from == to {
             return;
         }
-        if let Some(list) = from {
-            let Record { next, prev, .. } = *self.store.record(at);
-            if next != NONE {
-                self.store.record(RecordAt(next)).prev = prev;
-            }
-            if prev != NONE {
-                self.store.record(RecordAt(prev)).next = next;
-            } else if let Some(first) = self.lists.get_mut(list) {
-                *first = next;
-            }
+        if let Some(first) = from.and_then(|list| self.lists.get_mut(list)) {
+            unlink(&mut self.store, first, at);
         }
         if let Some(first) = to.and_then(|list| self.lists.get_mut(list)) {
-            let next = core::mem::replace(first, at.0);
-            let record = self.store.record(at);
-            (record.next, record.prev) = (next, NONE);
-            if next != NONE {
-                self.store.record(RecordAt(next)).prev = at.0;
-            }
+            link(&mut self.store, first, at);
         }
     }
 

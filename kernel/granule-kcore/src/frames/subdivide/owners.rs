@@ -1,5 +1,4 @@
-//! Owners of pieces: adding and removing them, and giving back frames without pieces. None of it needs
-//! memory.
+//! Owners of pieces: adds and removes them, and gives back frames without pieces. Needs no memory.
 //!
 //! A single frame that is not subdivided may be shared by the piece too, as the content of a file is:
 //! its first owner, who allocated all of it, shares it with programs of every page size. Each piece that
@@ -21,11 +20,8 @@ pub enum PieceError {
         /// Log2 of the units requested.
         order: u32,
     },
-    /// The piece already has the most owners.
-    TooManyOwners {
-        /// The first address of the piece.
-        at: PhysicalAddress,
-    },
+    /// The piece at this address already has the most owners.
+    TooManyOwners(PhysicalAddress),
 }
 
 impl fmt::Display for PieceError {
@@ -37,11 +33,13 @@ impl fmt::Display for PieceError {
                 1u64 << (UNIT_SHIFT + order),
                 at.0
             ),
-            Self::TooManyOwners { at } => write!(
-                f,
-                "the piece at {:#x} has as many owners as can be counted",
-                at.0
-            ),
+            Self::TooManyOwners(at) => {
+                write!(
+                    f,
+                    "the piece at {:#x} has as many owners as can be counted",
+                    at.0
+                )
+            }
         }
     }
 }
@@ -157,10 +155,7 @@ impl<S: Store> Pieces<S> {
                 if ended || owners.is_none() || *answer.get_or_insert(shared) != shared {
                     // Ends the walk; it is not a refusal.
                     ended = true;
-                    return Err(RefusedAt {
-                        unit,
-                        owners: false,
-                    });
+                    return Err(RefusedAt::NoPiece(unit));
                 }
                 alike += 1;
             }
@@ -175,12 +170,9 @@ impl<S: Store> Pieces<S> {
         let count = (part.end - part.unit) >> order;
         self.store.with(|frames| {
             let owners = frames.further_owners(part.frame);
-            if owners.is_none_or(|owners| owners.checked_add(count).is_none()) {
-                return Err(RefusedAt {
-                    unit: part.unit,
-                    owners: owners.is_some(),
-                });
-            }
+            let owners = owners.ok_or(RefusedAt::NoPiece(part.unit))?;
+            let most = RefusedAt::TooManyOwners(part.unit);
+            owners.checked_add(count).ok_or(most)?;
             for _ in 0..count {
                 // Nothing of it was refused, as just seen.
                 let _ = frames.share(part.frame, 1);
@@ -194,10 +186,7 @@ impl<S: Store> Pieces<S> {
     fn release_whole(&mut self, part: Part, order: u32) -> Result<(), RefusedAt> {
         for unit in (part.unit..part.end).step_by(1 << order) {
             let owners = self.store.with(|frames| frames.further_owners(part.frame));
-            let owners = owners.ok_or(RefusedAt {
-                unit,
-                owners: false,
-            })?;
+            let owners = owners.ok_or(RefusedAt::NoPiece(unit))?;
             if owners == 0 {
                 self.free_frames(part.frame, 1);
             } else {
@@ -232,11 +221,13 @@ impl<S: Store> Pieces<S> {
             let done = what(self, record, Part { frame, unit, end });
             done.map_err(|refused| {
                 let start = frame.address(self.page_size).0;
-                let at = PhysicalAddress(start + (u64::from(refused.unit) << UNIT_SHIFT));
-                if refused.owners {
-                    PieceError::TooManyOwners { at }
-                } else {
-                    PieceError::NoPiece { at, order }
+                let of = |unit| PhysicalAddress(start + (u64::from(unit) << UNIT_SHIFT));
+                match refused {
+                    RefusedAt::TooManyOwners(unit) => PieceError::TooManyOwners(of(unit)),
+                    RefusedAt::NoPiece(unit) => {
+                        let at = of(unit);
+                        PieceError::NoPiece { at, order }
+                    }
                 }
             })?;
             at.0 += part << UNIT_SHIFT;

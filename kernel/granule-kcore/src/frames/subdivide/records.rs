@@ -47,11 +47,13 @@ pub struct Record {
     owners: [u32; MOST_UNITS],
 }
 
-/// Why a record refused a call: the unit where no such piece begins, or a piece has too many owners.
+/// Why a record refused a call, with the unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct RefusedAt {
-    pub(super) unit: u32,
-    pub(super) owners: bool,
+pub(super) enum RefusedAt {
+    /// No such piece begins there.
+    NoPiece(u32),
+    /// The piece there has the most owners.
+    TooManyOwners(u32),
 }
 
 impl Record {
@@ -84,21 +86,21 @@ impl Record {
         (word >> ORDER_SHIFT == order + 1).then_some(word & MOST_FURTHER_OWNERS)
     }
 
-    /// Adds an owner to each piece of this order from `unit` to `end`; if that is refused, nothing has
-    /// changed.
+    /// Adds an owner to each piece of this order from `unit` to `end`, or to none.
     pub(super) fn share(&mut self, unit: u32, end: u32, order: u32) -> Result<(), RefusedAt> {
         for piece in (unit..end).step_by(1 << order) {
-            let owners = self.further_owners(piece, order);
-            if owners.is_none_or(|owners| owners == MOST_FURTHER_OWNERS) {
-                self.unshare(unit, piece, order);
-                return Err(RefusedAt {
-                    unit: piece,
-                    owners: owners.is_some(),
-                });
-            }
-            if let Some(word) = self.owners.get_mut(piece as usize) {
-                *word += 1;
-            }
+            let refused = match self.further_owners(piece, order) {
+                None => RefusedAt::NoPiece(piece),
+                Some(MOST_FURTHER_OWNERS) => RefusedAt::TooManyOwners(piece),
+                Some(_) => {
+                    if let Some(word) = self.owners.get_mut(piece as usize) {
+                        *word += 1;
+                    }
+                    continue;
+                }
+            };
+            self.unshare(unit, piece, order);
+            return Err(refused);
         }
         Ok(())
     }
@@ -122,10 +124,8 @@ impl Record {
     /// free. If a piece is refused, those before it are released.
     pub(super) fn release(&mut self, unit: u32, end: u32, order: u32) -> Result<(), RefusedAt> {
         for piece in (unit..end).step_by(1 << order) {
-            let owners = self.further_owners(piece, order).ok_or(RefusedAt {
-                unit: piece,
-                owners: false,
-            })?;
+            let owners = self.further_owners(piece, order);
+            let owners = owners.ok_or(RefusedAt::NoPiece(piece))?;
             let Some(word) = self.owners.get_mut(piece as usize) else {
                 continue;
             };
@@ -151,12 +151,8 @@ impl<S: Store> Pieces<S> {
         if self.record_frames == NONE {
             let frame = self.allocate_frames(|frames| frames.allocate(0))?;
             let head = RecordAt(frame.address(self.page_size).0);
-            *self.store.record(head) = Record {
-                frame: 0,
-                // The first slot is this one.
-                free: 1,
-                ..Record::of(frame, 0)
-            };
+            // No record is in use, and the first slot is this one.
+            *self.store.record(head) = Record::of(Frame(0), 1);
             // So that nothing but this module takes it for a frame of its own.
             let none = RecordAt(NONE);
             self.store
@@ -180,7 +176,7 @@ impl<S: Store> Pieces<S> {
         let description = self.store.record(head);
         description.frame += 1;
         if description.frame == slots {
-            self.unlist_records(head);
+            unlink(&mut self.store, &mut self.record_frames, head);
         }
         Some(at)
     }
@@ -197,10 +193,10 @@ impl<S: Store> Pieces<S> {
         let is_empty = description.frame == 0;
         self.store.record(at).free_slot = next;
         if was_full {
-            self.list_records(head);
+            link(&mut self.store, &mut self.record_frames, head);
         }
         if is_empty {
-            self.unlist_records(head);
+            unlink(&mut self.store, &mut self.record_frames, head);
             self.counted.record_frames -= 1;
             self.free_frames(Frame::containing(head.address(), self.page_size), 1);
         }
@@ -210,25 +206,27 @@ impl<S: Store> Pieces<S> {
     pub(super) const fn slots(&self) -> u64 {
         self.page_size.bytes() / size_of::<Record>() as u64 - 1
     }
+}
 
-    fn list_records(&mut self, head: RecordAt) {
-        let next = core::mem::replace(&mut self.record_frames, head.0);
-        let description = self.store.record(head);
-        (description.next, description.prev) = (next, NONE);
-        if next != NONE {
-            self.store.record(RecordAt(next)).prev = head.0;
-        }
+/// Puts a record at the front of the list that begins with `first`.
+pub(super) fn link<S: Store>(store: &mut S, first: &mut u64, at: RecordAt) {
+    let next = core::mem::replace(first, at.0);
+    let record = store.record(at);
+    (record.next, record.prev) = (next, NONE);
+    if next != NONE {
+        store.record(RecordAt(next)).prev = at.0;
     }
+}
 
-    fn unlist_records(&mut self, head: RecordAt) {
-        let Record { next, prev, .. } = *self.store.record(head);
-        if next != NONE {
-            self.store.record(RecordAt(next)).prev = prev;
-        }
-        if prev != NONE {
-            self.store.record(RecordAt(prev)).next = next;
-        } else {
-            self.record_frames = next;
-        }
+/// Takes a record out of the list that begins with `first`.
+pub(super) fn unlink<S: Store>(store: &mut S, first: &mut u64, at: RecordAt) {
+    let Record { next, prev, .. } = *store.record(at);
+    if next != NONE {
+        store.record(RecordAt(next)).prev = prev;
+    }
+    if prev != NONE {
+        store.record(RecordAt(prev)).next = next;
+    } else {
+        *first = next;
     }
 }

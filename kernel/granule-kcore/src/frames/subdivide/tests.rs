@@ -1,7 +1,6 @@
-//! Tests of subdivided frames: random calls beside a map of pieces, every allocation that fails, and
-//! wrong calls.
+//! Subdivided frames: random calls beside a map of pieces, failing allocations, and wrong calls.
 
-use super::records::Record;
+use super::records::{Record, RefusedAt};
 use super::*;
 use crate::frames::metadata::{Word, metadata_bytes};
 use crate::frames::{FrameError, max_order};
@@ -23,10 +22,9 @@ struct Host<'m> {
 
 impl Source for Host<'_> {
     fn with<R>(&mut self, what: impl FnOnce(&mut Frames<'_>) -> R) -> R {
-        let withheld = if self.left == 0 {
-            self.frames.unreserved()
-        } else {
-            0
+        let withheld = match self.left {
+            0 => self.frames.unreserved(),
+            _ => 0,
         };
         assert!(self.frames.reserve(withheld));
         let before = self.frames.allocated();
@@ -147,57 +145,51 @@ fn compare(pieces: &mut Pieces<Host<'_>>, model: &Model, whole: &BTreeMap<u64, u
     assert_eq!(listed, BTreeMap::new());
 }
 
+/// A number of pieces of an order, from a place on.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    place: u64,
+    count: u64,
+    order: u32,
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Op {
-    Run {
-        count: u32,
-        order: u32,
-    },
-    Exactly {
-        place: u64,
-        order: u32,
-    },
-    InGroup {
-        count: u32,
-        index: u64,
-        order: u32,
-    },
-    Share {
-        place: u64,
-        count: u64,
-        order: u32,
-    },
-    Release {
-        place: u64,
-        count: u64,
-        order: u32,
-    },
-    /// A whole frame, which pieces are shared of as well.
-    Frame {
-        place: u64,
-    },
+    /// `2^count` pieces of an order that follow each other.
+    Run(u32, u32),
+    /// The piece of an order at a place.
+    Exactly(u64, u32),
+    /// A piece of a group: log2 of the group's pieces, its index, its order.
+    InGroup(u32, u64, u32),
+    Share(Run),
+    Release(Run),
+    /// A whole frame at a place, which pieces are shared of as well.
+    Frame(u64),
     /// Allows only so many allocations from here on, or all again.
-    Fail {
-        after: u64,
-    },
+    Fail(u64),
 }
 
 fn op() -> impl Strategy<Value = Op> {
     let order = || prop_oneof![4 => Just(0u32), 3 => Just(2u32), 1 => 0u32..5];
     let count = || prop_oneof![3 => Just(1u64), 2 => 1u64..8, 1 => 1u64..70];
     let place = any::<u64>;
+    let run = move || {
+        (place(), count(), order()).prop_map(|(place, count, order)| Run {
+            place,
+            count,
+            order,
+        })
+    };
     prop_oneof![
         5 => (prop_oneof![3 => Just(0u32), 1 => 0u32..7], order())
-            .prop_map(|(count, order)| Op::Run { count, order }),
-        4 => (place(), order()).prop_map(|(place, order)| Op::Exactly { place, order }),
+            .prop_map(|(count, order)| Op::Run(count, order)),
+        4 => (place(), order()).prop_map(|(place, order)| Op::Exactly(place, order)),
         2 => (0u32..7, place(), order())
-            .prop_map(|(count, index, order)| Op::InGroup { count, index: index % (1 << count), order }),
-        4 => (place(), count(), order())
-            .prop_map(|(place, count, order)| Op::Share { place, count, order }),
-        7 => (place(), count(), order())
-            .prop_map(|(place, count, order)| Op::Release { place, count, order }),
-        1 => place().prop_map(|place| Op::Frame { place }),
-        1 => prop_oneof![0u64..3, Just(u64::MAX)].prop_map(|after| Op::Fail { after }),
+            .prop_map(|(count, index, order)| Op::InGroup(count, index % (1 << count), order)),
+        4 => run().prop_map(Op::Share),
+        7 => run().prop_map(Op::Release),
+        1 => place().prop_map(Op::Frame),
+        1 => prop_oneof![0u64..3, Just(u64::MAX)].prop_map(Op::Fail),
     ]
 }
 
@@ -227,7 +219,7 @@ fn step(op: Op, pieces: &mut Pieces<Host<'_>>, model: &mut Model, whole: &mut BT
         }
     };
     match op {
-        Op::Run { count, order } => {
+        Op::Run(count, order) => {
             let got = pieces.allocate_run(count, order);
             let run = order + count;
             if let Some(first) = got {
@@ -246,15 +238,13 @@ fn step(op: Op, pieces: &mut Pieces<Host<'_>>, model: &mut Model, whole: &mut BT
                 assert!(pieces.store.left < 2 || pieces.store.frames.free_frames() < 2);
             }
         }
-        Op::Exactly { place, order } => {
+        Op::Exactly(place, order) => {
             let unit = (all.start + place % (all.end - all.start)) >> order << order;
             let fits = order < shift && unit >= all.start;
             let free = fits && (unit..unit + (1 << order)).all(|unit| !taken.contains(&unit));
             let frame = unit >> shift;
-            let subdivided = taken
-                .range(frame << shift..(frame + 1) << shift)
-                .next()
-                .is_some();
+            let units = frame << shift..(frame + 1) << shift;
+            let subdivided = taken.range(units).next().is_some();
             let got = pieces.allocate_exactly(address(unit), order);
             if subdivided {
                 assert_eq!(got, free);
@@ -267,11 +257,7 @@ fn step(op: Op, pieces: &mut Pieces<Host<'_>>, model: &mut Model, whole: &mut BT
                 insert(model, unit, 1, order);
             }
         }
-        Op::InGroup {
-            count,
-            index,
-            order,
-        } => {
+        Op::InGroup(count, index, order) => {
             if let Some(first) = pieces.allocate_in_group(count, index, order) {
                 let unit = first.0 >> UNIT_SHIFT;
                 let start = unit - (index << order);
@@ -282,11 +268,11 @@ fn step(op: Op, pieces: &mut Pieces<Host<'_>>, model: &mut Model, whole: &mut BT
                 insert(model, unit, 1, order);
             }
         }
-        Op::Share {
+        Op::Share(Run {
             place,
             count,
             order,
-        } => {
+        }) => {
             let first = begin(model, place, all);
             let run = (first..first + (count << order)).step_by(1 << order);
             let sound = first.is_multiple_of(1 << order)
@@ -307,11 +293,11 @@ fn step(op: Op, pieces: &mut Pieces<Host<'_>>, model: &mut Model, whole: &mut BT
                 }
             }
         }
-        Op::Release {
+        Op::Release(Run {
             place,
             count,
             order,
-        } => {
+        }) => {
             let first = begin(model, place, all);
             let aligned = first.is_multiple_of(1 << order) && order < shift;
             let mut bad = None;
@@ -327,10 +313,8 @@ fn step(op: Op, pieces: &mut Pieces<Host<'_>>, model: &mut Model, whole: &mut BT
                     Some(piece) if aligned && piece.0 == order && piece.1 > 1 => piece.1 -= 1,
                     Some(piece) if aligned && piece.0 == order => drop(model.remove(&unit)),
                     _ => {
-                        bad = Some(PieceError::NoPiece {
-                            at: address(unit),
-                            order,
-                        });
+                        let at = address(unit);
+                        bad = Some(PieceError::NoPiece { at, order });
                         break;
                     }
                 }
@@ -339,7 +323,7 @@ fn step(op: Op, pieces: &mut Pieces<Host<'_>>, model: &mut Model, whole: &mut BT
             assert_eq!(pieces.release(address(first), count, order).err(), bad);
             assert_eq!(pieces.counted.refused, refused + u64::from(bad.is_some()));
         }
-        Op::Frame { place } => {
+        Op::Frame(place) => {
             let frame = Frame(FIRST + place % frames);
             if whole.remove(&frame.0).is_some() {
                 assert_eq!(pieces.store.frames.free(frame, 0), Ok(()));
@@ -349,7 +333,7 @@ fn step(op: Op, pieces: &mut Pieces<Host<'_>>, model: &mut Model, whole: &mut BT
                 whole.insert(frame.0, 1);
             }
         }
-        Op::Fail { after } => pieces.store.left = after,
+        Op::Fail(after) => pieces.store.left = after,
     }
     let first_of = |(frame, owners): (&u64, &u64)| (frame << shift, (0, *owners));
     let in_whole = whole.iter().map(first_of).collect::<Vec<_>>();
@@ -468,7 +452,7 @@ fn a_subdivided_frame_is_not_used_as_a_whole() {
     let first = pieces.allocate(2).unwrap();
     let frame = Frame::containing(first, PageSize::K64);
     let frames = &mut pieces.store.frames;
-    let refused = FrameError::Subdivided { frame };
+    let refused = FrameError::Subdivided(frame);
     assert_eq!(frames.free(frame, 0), Err(refused));
     assert_eq!(frames.release(frame, 1, |_, _| ()), Err(refused));
     assert_eq!(frames.share(frame, 1), Err(refused));
@@ -477,20 +461,12 @@ fn a_subdivided_frame_is_not_used_as_a_whole() {
     assert!(frames.is_given(frame) && !frames.is_free(frame) && frames.is_subdivided(frame));
     assert!(!frames.is_subdivided(Frame(frame.0 ^ 1)));
     assert!(!frames.allocate_exact(frame));
-    assert_eq!(
-        frames.take_out(frame, 1),
-        Err(FrameError::InUse {
-            frame,
-            allocated: true
-        })
-    );
-    assert_eq!(
-        frames.free(frame, 64),
-        Err(FrameError::OrderTooLarge {
-            order: 64,
-            most: max_order(PageSize::K64)
-        })
-    );
+    let allocated = true;
+    let in_use = FrameError::InUse { frame, allocated };
+    assert_eq!(frames.take_out(frame, 1), Err(in_use));
+    let (order, most) = (64, max_order(PageSize::K64));
+    let too_large = FrameError::OrderTooLarge { order, most };
+    assert_eq!(frames.free(frame, order), Err(too_large));
     assert!(!refused.to_string().is_empty());
     // The pieces notice nothing of it.
     assert_eq!(pieces.release(first, 1, 2), Ok(()));
@@ -524,20 +500,17 @@ fn small_pieces_leave_large_ones_whole() {
     let mut memory = memory(8);
     let mut pieces = pieces(PageSize::K64, 8, &mut memory);
     let first = pieces.allocate(0).unwrap();
-    let large: Vec<_> = (0..3).map(|_| pieces.allocate(2).unwrap()).collect();
+    for _ in 0..3 {
+        pieces.allocate(2).unwrap();
+    }
     // The three units beside the first piece are used before another frame.
     for _ in 0..3 {
         pieces.allocate(0).unwrap();
     }
     assert_eq!(pieces.counted.subdivided, 1);
-    assert_eq!(
-        pieces
-            .allocate_run(1, 0)
-            .map(|at| at.0 >> 16 == first.0 >> 16),
-        Some(false)
-    );
+    let two = pieces.allocate_run(1, 0).unwrap();
+    assert_ne!(two.0 >> 16, first.0 >> 16);
     assert_eq!(pieces.counted.subdivided, 2);
-    assert_eq!(large.len(), 3);
 }
 
 #[test]
@@ -552,7 +525,7 @@ fn a_piece_has_at_most_so_many_owners() {
     assert_eq!(record.further_owners(8, 1), None);
     record.set_most_owners(8);
     let before = record;
-    let refused = record.share(4, 12, 2).unwrap_err();
-    assert!(refused.unit == 8 && refused.owners);
+    let refused = record.share(4, 12, 2);
+    assert_eq!(refused, Err(RefusedAt::TooManyOwners(8)));
     assert_eq!(record, before);
 }

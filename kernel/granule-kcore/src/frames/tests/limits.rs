@@ -1,5 +1,4 @@
-//! The largest machines and blocks, the metadata that a boot may touch, and spans that cannot be
-//! managed.
+//! The largest machines and blocks, the metadata that a boot touches, and bad spans.
 
 #![allow(unsafe_code, reason = "reads the metadata")]
 
@@ -131,19 +130,13 @@ fn spans_that_cannot_be_managed_are_refused() {
             (u64::MAX, 2),
         ] {
             let first = Frame(first);
-            assert_eq!(
-                frames.add_span(first, count, &mut []),
-                Err(FrameError::BadSpan { first, count })
-            );
+            let bad = Err(FrameError::BadSpan(first, count));
+            assert_eq!(frames.add_span(first, count, &mut []), bad);
         }
         let mut memory = uninitialised(10);
-        assert_eq!(
-            frames.add_span(Frame(0), 11, &mut memory),
-            Err(FrameError::MetadataTooSmall {
-                needed: 34,
-                given: 31
-            })
-        );
+        let (needed, given) = (34, 31);
+        let small = Err(FrameError::MetadataTooSmall { needed, given });
+        assert_eq!(frames.add_span(Frame(0), 11, &mut memory), small);
         assert_eq!(metadata_bytes(11), 34 * 4);
         // The last frame number.
         let mut memory = uninitialised(1);
@@ -156,10 +149,7 @@ fn spans_that_cannot_be_managed_are_refused() {
         for (first, count) in [(end - 1, 1), (end - 3, 3)] {
             assert_eq!(
                 frames.add_span(Frame(first), count, &mut []),
-                Err(FrameError::SpansOverlap {
-                    first: Frame(first),
-                    other: Frame(end - 1)
-                })
+                Err(FrameError::SpansOverlap(Frame(first), Frame(end - 1)))
             );
         }
         // A bank added later may lie before the others.
@@ -179,13 +169,13 @@ fn there_is_room_for_so_many_spans_and_each_is_found() {
         refused = frames.add_span(Frame(at * 12), 4, memory).err();
     }
     let first = Frame(MOST_SPANS as u64 * 12);
-    assert_eq!(refused, Some(FrameError::TooManySpans { first }));
+    assert_eq!(refused, Some(FrameError::TooManySpans(first)));
     for at in 0..MOST_SPANS as u64 {
         frames.add_range(Frame(at * 12), 4).unwrap();
         let outside = Frame(at * 12 + 4);
         assert_eq!(
             frames.free(outside, 0),
-            Err(FrameError::OutsideSpans { frame: outside })
+            Err(FrameError::OutsideSpans(outside))
         );
     }
     let all: Vec<_> = core::iter::from_fn(|| frames.allocate(2)).collect();
@@ -201,21 +191,18 @@ fn each_refusal_is_one_line_that_names_the_frame() {
     let frame = Frame(0xabc);
     let (order, first, count) = (3, frame, 7);
     for error in [
-        FrameError::BadSpan { first, count },
-        FrameError::SpansOverlap {
-            first,
-            other: Frame(0xdef),
-        },
+        FrameError::BadSpan(first, count),
+        FrameError::SpansOverlap(first, Frame(0xdef)),
         FrameError::InUse {
             frame,
             allocated: true,
         },
-        FrameError::TooManySpans { first },
-        FrameError::OutsideSpans { frame },
-        FrameError::AlreadyGiven { frame },
-        FrameError::Misaligned { frame, order },
-        FrameError::NotGiven { frame },
-        FrameError::AlreadyFree { frame },
+        FrameError::TooManySpans(first),
+        FrameError::OutsideSpans(frame),
+        FrameError::AlreadyGiven(frame),
+        FrameError::Misaligned(frame, order),
+        FrameError::NotGiven(frame),
+        FrameError::AlreadyFree(frame),
         FrameError::OtherBlock {
             frame,
             order,

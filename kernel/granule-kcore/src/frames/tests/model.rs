@@ -1,5 +1,4 @@
-//! Random operations, compared after each step with a model: a set of free frame numbers and a map of
-//! allocated blocks.
+//! Random operations, compared with a model: a set of free frames and a map of allocated blocks.
 
 use super::*;
 use granule_testing::cases::config;
@@ -20,8 +19,8 @@ enum Op {
     Free {
         which: usize,
     },
-    /// Free anything; may be refused.
-    FreeAny {
+    /// Free anything at a place; may be refused.
+    FreeAt {
         place: usize,
         order: u32,
     },
@@ -48,7 +47,7 @@ fn op() -> impl Strategy<Value = Op> {
         6 => prop_oneof![4 => 0u32..4, 1 => 0u32..10, 1 => 18u32..25]
             .prop_map(|order| Op::Allocate { order }),
         6 => place().prop_map(|which| Op::Free { which }),
-        2 => (place(), 0u32..6).prop_map(|(place, order)| Op::FreeAny { place, order }),
+        2 => (place(), 0u32..6).prop_map(|(place, order)| Op::FreeAt { place, order }),
         1 => (0u64..200).prop_map(|count| Op::Reserve { count }),
         1 => (0u64..50).prop_map(|count| Op::Unreserve { count }),
         1 => (0u64..70).prop_map(|most| Op::TakeReserved { most }),
@@ -106,27 +105,7 @@ impl Model {
 
     /// The free frames as blocks, each as large as possible.
     fn blocks(&self) -> Vec<(u64, u32)> {
-        let mut blocks = Vec::new();
-        // The end of the last block, and of the free frames of one span that follow it.
-        let (mut next, mut run_end) = (0, 0);
-        for &frame in &self.free {
-            if frame < next {
-                continue;
-            }
-            if frame >= run_end {
-                let (first, count) = self.span_of(frame).unwrap();
-                run_end = (frame..first + count)
-                    .find(|frame| !self.free.contains(frame))
-                    .unwrap_or(first + count);
-            }
-            let order = (0..=self.most)
-                .rev()
-                .find(|order| frame.is_multiple_of(1 << order) && frame + (1 << order) <= run_end)
-                .unwrap();
-            blocks.push((frame, order));
-            next = frame + (1 << order);
-        }
-        blocks
+        largest_blocks(&self.spans, self.most, |frame| self.free.contains(&frame))
     }
 
     fn unreserved(&self) -> u64 {
@@ -153,15 +132,11 @@ impl Model {
         for frame in start..start + count {
             if self.span_of(frame).is_none() {
                 // An error of an earlier frame comes first, because the allocator checks span by span.
-                return Err(given.unwrap_or(FrameError::OutsideSpans {
-                    frame: Frame(frame),
-                }));
+                return Err(given.unwrap_or(FrameError::OutsideSpans(Frame(frame))));
             }
             let known = self.free.contains(&frame) || self.block_of(frame).is_some();
             if known && given.is_none() {
-                given = Some(FrameError::AlreadyGiven {
-                    frame: Frame(frame),
-                });
+                given = Some(FrameError::AlreadyGiven(Frame(frame)));
             }
         }
         match given {
@@ -177,7 +152,7 @@ impl Model {
         for number in start..start + count {
             let frame = Frame(number);
             if self.span_of(number).is_none() {
-                return Err(FrameError::OutsideSpans { frame });
+                return Err(FrameError::OutsideSpans(frame));
             }
             if !self.free.contains(&number) {
                 let allocated = self.block_of(number).is_some();
@@ -197,16 +172,16 @@ impl Model {
     fn free(&mut self, number: u64, order: u32) -> Result<(), FrameError> {
         let frame = Frame(number);
         if self.span_of(number).is_none() {
-            return Err(FrameError::OutsideSpans { frame });
+            return Err(FrameError::OutsideSpans(frame));
         }
         if !number.is_multiple_of(1 << order) {
-            return Err(FrameError::Misaligned { frame, order });
+            return Err(FrameError::Misaligned(frame, order));
         }
         if self.free.contains(&number) {
-            return Err(FrameError::AlreadyFree { frame });
+            return Err(FrameError::AlreadyFree(frame));
         }
         match self.block_of(number) {
-            None => Err(FrameError::NotGiven { frame }),
+            None => Err(FrameError::NotGiven(frame)),
             Some((head, allocated)) if (head, allocated) == (number, order) => {
                 self.allocated.remove(&head);
                 self.free.extend(number..number + (1 << order));
@@ -264,7 +239,7 @@ fn step(op: Op, frames: &mut Frames<'_>, model: &mut Model) {
                 assert_eq!(model.free(head, order), Ok(()));
             }
         }
-        Op::FreeAny { place, order } => {
+        Op::FreeAt { place, order } => {
             let number = model.at(place);
             let freed = model.free(number, order);
             assert_eq!(frames.free(Frame(number), order), freed);

@@ -46,31 +46,9 @@ const SECOND: u64 = 60;
 
 /// The free frames as blocks, each as large as possible.
 fn expected_blocks(owners: &BTreeMap<u64, u64>) -> Vec<(u64, u32)> {
-    let mut blocks = Vec::new();
-    for (start, end) in [
-        (FIRST, FIRST + COUNT),
-        (FIRST + COUNT, FIRST + COUNT + SECOND),
-    ] {
-        let mut at = start;
-        while at < end {
-            if owners.contains_key(&at) {
-                at += 1;
-                continue;
-            }
-            let order = (0..=max_order(PageSize::K4))
-                .rev()
-                .find(|order| {
-                    let block = at..at + (1 << order);
-                    at.is_multiple_of(1 << order)
-                        && block.end <= end
-                        && owners.range(block).next().is_none()
-                })
-                .unwrap();
-            blocks.push((at, order));
-            at += 1 << order;
-        }
-    }
-    blocks
+    let spans = [(FIRST, COUNT), (FIRST + COUNT, SECOND)];
+    let most = max_order(PageSize::K4);
+    largest_blocks(&spans, most, |frame| !owners.contains_key(&frame))
 }
 
 fn both(memory: &mut [Box<[Word]>; 2]) -> Frames<'_> {
@@ -183,8 +161,7 @@ proptest! {
                 let same = |at: &u64| owners.get(at).is_some_and(|at| shared(at) == shared(count));
                 let in_first = *number < FIRST + COUNT;
                 let (start, frames_in) = if in_first { (FIRST, COUNT) } else { (FIRST + COUNT, SECOND) };
-                // The answer ends with the span and with the chunk of entries that are initialised
-                // together.
+                // The answer ends with the span and with the chunk of entries.
                 let offset = number - start;
                 let chunk = u64::from(CHUNK_ENTRIES);
                 let most = 5.min(frames_in - offset).min(chunk - offset % chunk);
