@@ -26,6 +26,8 @@ pub mod kexec;
 pub mod layout;
 pub mod line;
 pub mod lock;
+#[cfg(test)]
+mod made_trees;
 pub mod merge_candidates;
 pub mod parameters;
 pub mod persist;

@@ -1,5 +1,6 @@
 //! The CPUs in the device tree, and how each of them is started: by PSCI, or by an address that it watches.
 
+use super::child;
 use crate::cpus::AFFINITY;
 use core::fmt;
 use granule_boot::tree::{Node, Path, Tree};
@@ -89,10 +90,8 @@ pub fn cpus<'a>(tree: &Tree<'a>, boot: u64, found: &mut impl Found<'a>) -> usize
     let mut expected = 0;
     let mut seen_boot = false;
     if let Some(node) = child(tree, b"cpus") {
-        for cpu in node
-            .children()
-            .filter(|node| is_cpu(node) && is_usable(node))
-        {
+        let usable = |node: &Node<'_>| is_cpu(node) && is_usable(node);
+        for cpu in node.children().filter(usable) {
             expected += 1;
             let affinity = affinity(&cpu);
             let method = match affinity {
@@ -125,10 +124,6 @@ pub fn has_psci(tree: &Tree<'_>) -> bool {
     child(tree, b"psci").is_some_and(|psci| {
         psci.is_compatible(b"arm,psci-0.2") || psci.is_compatible(b"arm,psci-1.0")
     })
-}
-
-fn child<'a>(tree: &Tree<'a>, name: &[u8]) -> Option<Node<'a>> {
-    tree.root()?.child(name)
 }
 
 fn is_cpu(node: &Node<'_>) -> bool {
@@ -164,42 +159,17 @@ fn enable_method(node: &Node<'_>) -> Result<EnableMethod, LeftOut> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
-
-    fn node(
-        name: &str,
-        properties: &[(&str, &[u8])],
-        children: Vec<DeviceTreeNode>,
-    ) -> DeviceTreeNode {
-        let mut node = DeviceTreeNode::new(name).unwrap();
-        for (name, value) in properties {
-            node.add_property(DeviceTreeProperty::new(*name, value.to_vec()).unwrap());
-        }
-        for child in children {
-            node.add_child(child);
-        }
-        node
-    }
-
-    fn cpu(reg: &[u8], more: &[(&str, &[u8])]) -> DeviceTreeNode {
-        static COUNT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        named(&format!("cpu@{number:x}"), reg, more)
-    }
-
-    fn named(name: &str, reg: &[u8], more: &[(&str, &[u8])]) -> DeviceTreeNode {
-        let mut properties = vec![("device_type", &b"cpu\0"[..]), ("reg", reg)];
-        properties.extend(more);
-        node(name, &properties, vec![])
-    }
+    use crate::made_trees::{Properties, node, tree};
 
     const PSCI: (&str, &[u8]) = ("enable-method", b"psci\0");
+    const TABLE: (&str, &[u8]) = ("enable-method", b"spin-table\0");
 
-    /// The CPUs that were found, in order.
+    /// The CPUs that were found, in order, a line for each that cannot be started, and their number.
     #[derive(Default)]
     struct Seen {
         others: Vec<Other>,
         lines: Vec<String>,
+        expected: usize,
     }
 
     impl<'a> Found<'a> for Seen {
@@ -214,154 +184,133 @@ mod tests {
         }
     }
 
-    /// The affinities of the CPUs that PSCI starts, a line for each CPU that cannot be started, and the number
-    /// of CPUs.
-    fn read(
-        address_cells: u8,
-        nodes: Vec<DeviceTreeNode>,
-        boot: u64,
-    ) -> (Vec<u64>, Vec<String>, usize) {
-        let (seen, expected) = read_all(address_cells, nodes, boot);
-        let psci = |other: &Other| {
-            assert_eq!(other.by, EnableMethod::Psci);
-            other.affinity
-        };
-        (seen.others.iter().map(psci).collect(), seen.lines, expected)
-    }
-
-    fn read_all(address_cells: u8, nodes: Vec<DeviceTreeNode>, boot: u64) -> (Seen, usize) {
+    /// Reads a tree whose CPUs have these `reg`s and further properties. They are `cpu@0` and so on.
+    fn read(address_cells: u8, all: &[(&[u8], Properties<'_>)]) -> Seen {
+        let nodes = all.iter().enumerate().map(|(number, (reg, more))| {
+            let own = [("device_type", &b"cpu\0"[..]), ("reg", reg)];
+            node(&format!("cpu@{number:x}"), &[&own, *more].concat(), [])
+        });
+        let nodes = nodes.chain([node("cpu-map", &[], [])]);
         let cells: &[u8] = &[0, 0, 0, address_cells];
         let properties = [("#address-cells", cells), ("#size-cells", &[0; 4])];
-        let mut tree = DeviceTree::new();
-        tree.root = node("", &[], vec![node("cpus", &properties, nodes)]);
-        let bytes = tree.to_dtb();
+        read_root([node("cpus", &properties, nodes)])
+    }
+
+    fn read_root(children: impl IntoIterator<Item = dtoolkit::model::DeviceTreeNode>) -> Seen {
+        let bytes = tree(node("", &[], children), &[]);
         let mut seen = Seen::default();
-        let expected = cpus(&Tree::new(&bytes).unwrap(), boot, &mut seen);
-        (seen, expected)
+        seen.expected = cpus(&Tree::new(&bytes).unwrap(), 0, &mut seen);
+        seen
+    }
+
+    fn psci(affinity: u64) -> Other {
+        let by = EnableMethod::Psci;
+        Other { affinity, by }
     }
 
     #[test]
     fn all_but_the_boot_cpu_are_others_in_the_tree_s_order() {
-        let nodes = vec![
-            cpu(&[0, 0, 1, 0], &[PSCI]),
-            cpu(&[0, 0, 0, 0], &[PSCI]),
-            cpu(&[0, 0, 0, 1], &[PSCI, ("status", b"disabled\0")]),
-            node("cpu-map", &[], vec![]),
-        ];
-        assert_eq!(read(1, nodes, 0), (vec![0x100, 1], vec![], 3));
-    }
-
-    #[test]
-    fn two_cells_hold_the_highest_affinity_field() {
-        let nodes = vec![
-            cpu(&[0, 0, 0, 0, 0, 0, 0, 0], &[PSCI]),
-            cpu(&[0, 0, 0, 1, 0, 0, 0, 2], &[PSCI]),
-        ];
-        assert_eq!(read(2, nodes, 0), (vec![0x1_0000_0002], vec![], 2));
+        let seen = read(
+            1,
+            &[
+                (&[0, 0, 1, 0], &[PSCI]),
+                (&[0, 0, 0, 0], &[PSCI]),
+                (&[0, 0, 0, 1], &[PSCI, ("status", b"disabled\0")]),
+            ],
+        );
+        assert_eq!(seen.others, [psci(0x100), psci(1)]);
+        assert_eq!((seen.lines.len(), seen.expected), (0, 3));
+        // Two cells hold the highest affinity field.
+        let two = [0, 0, 0, 1, 0, 0, 0, 2];
+        let seen = read(2, &[(&[0; 8], &[PSCI]), (&two, &[PSCI])]);
+        assert_eq!(seen.others, [psci(0x1_0000_0002)]);
+        assert_eq!((seen.lines.len(), seen.expected), (0, 2));
+        // There may be more CPUs than bits in a word.
+        let regs: Vec<_> = (0..=300_u32).map(u32::to_be_bytes).collect();
+        let all: Vec<_> = regs.iter().map(|reg| (&reg[..], &[PSCI][..])).collect();
+        let seen = read(1, &all);
+        assert_eq!(
+            (seen.others.len(), seen.lines.len(), seen.expected),
+            (300, 0, 301)
+        );
     }
 
     #[test]
     fn a_release_address_has_one_cell_or_two() {
-        const TABLE: (&str, &[u8]) = ("enable-method", b"spin-table\0");
-        let with =
-            |number, release| cpu(&[0, 0, 0, number], &[TABLE, ("cpu-release-addr", release)]);
-        let nodes = vec![
-            with(0, &[0, 0, 0, 0, 0, 0, 0, 0xd8]),
-            with(1, &[0, 0, 0, 0, 0, 0, 0, 0xe0]),
-            with(2, &[0x3b, 0x3f, 0xff, 0xf0]),
-            with(3, &[0, 0, 0, 1, 0x80, 0, 0, 0]),
-            // Both: firmware with PSCI can stop a CPU too.
-            cpu(&[0, 0, 0, 4], &[("enable-method", b"spin-table\0psci\0")]),
-        ];
-        let (seen, expected) = read_all(1, nodes, 0);
+        let at = |release| [TABLE, ("cpu-release-addr", release)];
+        let seen = read(
+            1,
+            &[
+                (&[0, 0, 0, 0], &at(&[0, 0, 0, 0, 0, 0, 0, 0xd8])),
+                (&[0, 0, 0, 1], &at(&[0, 0, 0, 0, 0, 0, 0, 0xe0])),
+                (&[0, 0, 0, 2], &at(&[0x3b, 0x3f, 0xff, 0xf0])),
+                (&[0, 0, 0, 3], &at(&[0, 0, 0, 1, 0x80, 0, 0, 0])),
+                // Both: firmware with PSCI can stop a CPU too.
+                (&[0, 0, 0, 4], &[("enable-method", b"spin-table\0psci\0")]),
+            ],
+        );
         let table = |affinity, release| Other {
             affinity,
             by: EnableMethod::SpinTable { release },
         };
-        let psci = Other {
-            affinity: 4,
-            by: EnableMethod::Psci,
-        };
-        assert_eq!(
-            seen.others,
-            [
-                table(1, 0xe0),
-                table(2, 0x3b3f_fff0),
-                table(3, 0x1_8000_0000),
-                psci
-            ]
-        );
-        assert_eq!((seen.lines, expected), (vec![], 5));
+        let tables = [
+            table(1, 0xe0),
+            table(2, 0x3b3f_fff0),
+            table(3, 0x1_8000_0000),
+        ];
+        assert_eq!(seen.others, [&tables[..], &[psci(4)]].concat());
+        assert_eq!((seen.lines.len(), seen.expected), (0, 5));
         for release in [&[0; 8][..], &[0, 0, 0, 4], &[1, 2, 3], &[0; 12], &[]] {
-            let (seen, _) = read_all(1, vec![with(1, release)], 0);
+            let seen = read(1, &[(&[0, 0, 0, 1], &at(release))]);
             assert_eq!(seen.others, []);
-            assert!(
-                seen.lines[0].contains("its cpu-release-addr is not"),
-                "{:?}",
-                seen.lines
-            );
+            let line = &seen.lines[0];
+            assert!(line.contains("its cpu-release-addr is not"), "{line}");
         }
     }
 
     #[test]
     fn cpus_that_cannot_be_started_are_left_out_and_still_expected() {
-        let nodes = vec![
-            named("cpu@a", &[0, 0, 0, 0], &[PSCI]),
-            named(
-                "cpu@b",
-                &[0, 0, 0, 1],
-                &[("enable-method", b"brcm,bcm2836-smp\0")],
-            ),
-            named(
-                "cpu@c",
-                &[0, 0, 0, 2],
-                &[("enable-method", b"spin-table\0")],
-            ),
-            named("cpu@d", &[0, 0, 0, 3], &[PSCI]),
-            named("cpu@e", &[0, 0, 0, 3], &[PSCI]),
-            named("cpu@f", &[0, 0, 0, 0], &[PSCI]),
-            named("cpu@g", &[1, 0, 0, 4], &[PSCI]),
-            named("cpu@h", &[0, 0], &[PSCI]),
-            named("cpu@i", &[0, 0, 0, 5], &[PSCI, ("status", b"fail\0")]),
-            named("cpu@j", &[0, 0, 0, 6], &[]),
-        ];
-        let (others, lines, expected) = read(1, nodes, 0);
-        assert_eq!(others, [3]);
-        assert_eq!(
-            lines,
-            [
-                "the CPU /cpus/cpu@b (MPIDR 0x1) is not started: its enable-method is neither \"psci\" nor \"spin-table\"",
-                "the CPU /cpus/cpu@c (MPIDR 0x2) is not started: its cpu-release-addr is not one \
-                 address, of 32 or 64 bits and a multiple of 8",
-                "the CPU /cpus/cpu@e (MPIDR 0x3) is not started: another node has the same reg",
-                "the CPU /cpus/cpu@f (MPIDR 0x0) is not started: another node has the same reg",
-                "the CPU /cpus/cpu@g is not started: its reg is not one address of at most 64 bits",
-                "the CPU /cpus/cpu@h is not started: its reg is not one address of at most 64 bits",
-                "the CPU /cpus/cpu@j (MPIDR 0x6) is not started: its enable-method is neither \"psci\" nor \"spin-table\"",
-            ]
+        let seen = read(
+            1,
+            &[
+                (&[0, 0, 0, 0], &[PSCI]),
+                (&[0, 0, 0, 1], &[("enable-method", b"brcm,bcm2836-smp\0")]),
+                (&[0, 0, 0, 2], &[TABLE]),
+                (&[0, 0, 0, 3], &[PSCI]),
+                (&[0, 0, 0, 3], &[PSCI]),
+                (&[0, 0, 0, 0], &[PSCI]),
+                (&[1, 0, 0, 4], &[PSCI]),
+                (&[0, 0], &[PSCI]),
+                (&[0, 0, 0, 5], &[PSCI, ("status", b"fail\0")]),
+                (&[0, 0, 0, 6], &[]),
+            ],
         );
-        assert_eq!(expected, 9);
+        assert_eq!(seen.others, [psci(3)]);
+        let method = "its enable-method is neither \"psci\" nor \"spin-table\"";
+        let release =
+            "its cpu-release-addr is not one address, of 32 or 64 bits and a multiple of 8";
+        let reg = "its reg is not one address of at most 64 bits";
+        let expected = [
+            ("1 (MPIDR 0x1)", method),
+            ("2 (MPIDR 0x2)", release),
+            ("4 (MPIDR 0x3)", "another node has the same reg"),
+            ("5 (MPIDR 0x0)", "another node has the same reg"),
+            ("6", reg),
+            ("7", reg),
+            ("9 (MPIDR 0x6)", method),
+        ];
+        let lines =
+            expected.map(|(cpu, why)| format!("the CPU /cpus/cpu@{cpu} is not started: {why}"));
+        assert_eq!(seen.lines, lines);
+        assert_eq!(seen.expected, 9);
     }
 
     #[test]
     fn there_is_always_the_boot_cpu() {
-        assert_eq!(read(1, vec![], 0).2, 1);
-        let strange = read(1, vec![cpu(&[0, 0, 0, 7], &[PSCI])], 0);
-        assert_eq!(strange, (vec![7], vec![], 2));
-        let mut tree = DeviceTree::new();
-        tree.root = node("", &[], vec![]);
-        let bytes = tree.to_dtb();
-        let mut seen = Seen::default();
-        assert_eq!(cpus(&Tree::new(&bytes).unwrap(), 3, &mut seen), 1);
-    }
-
-    #[test]
-    fn there_may_be_more_cpus_than_bits_in_a_word() {
-        let nodes = (0..=300u16)
-            .map(|n| cpu(&[0, 0, (n >> 8) as u8, n as u8], &[PSCI]))
-            .collect();
-        let (others, lines, expected) = read(1, nodes, 0);
-        assert_eq!((others.len(), lines.len(), expected), (300, 0, 301));
+        assert_eq!(read(1, &[]).expected, 1);
+        let strange = read(1, &[(&[0, 0, 0, 7], &[PSCI])]);
+        assert_eq!((strange.others, strange.expected), (vec![psci(7)], 2));
+        assert_eq!(read_root([]).expected, 1);
     }
 
     #[test]
@@ -371,10 +320,8 @@ mod tests {
             (b"arm,psci-0.2\0", true),
             (b"arm,psci\0", false),
         ] {
-            let mut tree = DeviceTree::new();
-            let psci = node("psci", &[("compatible", compatible)], vec![]);
-            tree.root = node("", &[], vec![psci]);
-            let bytes = tree.to_dtb();
+            let psci = node("psci", &[("compatible", compatible)], []);
+            let bytes = tree(node("", &[], [psci]), &[]);
             assert_eq!(has_psci(&Tree::new(&bytes).unwrap()), expected);
         }
     }

@@ -1,5 +1,4 @@
-//! The memory in the device tree: banks, reservations and the initial ramdisk, read into a
-//! [`Memblock`].
+//! Reads banks, reservations and the initial ramdisk of the device tree into a [`Memblock`].
 //!
 //! A tree that cannot be used is described in one line, with the node. A piece of memory that has no
 //! effect is left out and reported as a [`Warning`]. Devices are not looked up here.
@@ -11,7 +10,7 @@
 //! - If another kernel left memory to this one (`linux,usable-memory-range` in `/chosen`,
 //!   `linux,usable-memory` in a memory node), no other RAM is mapped.
 
-use super::{OwnPath, own};
+use super::{OwnPath, child, own};
 use core::fmt;
 use core::ops::Range;
 use granule_boot::chosen::USABLE_MEMORY_RANGE as USABLE_RANGE;
@@ -149,8 +148,6 @@ pub fn memory(
         for bank in whole(banks, &node, property, &mut warn) {
             let bank = bank.ok_or_else(|| bad_reg(&node, property))?;
             let Some(end) = bank.start.checked_add(bank.bytes) else {
-                // Cut at the largest physical address it would be terabytes of RAM that does not exist,
-                // and the boot would end without memory for their tables.
                 warn(Warning::EndlessBank(node.path(), bank));
                 continue;
             };
@@ -178,7 +175,7 @@ pub fn memory(
     let mut between = 0;
     for_each_reserved(&tree, handed_over, |reserved| {
         let (range, no_map) = match reserved {
-            Reserved::Range { range, no_map } => (range, no_map),
+            Reserved::Range(range, no_map) => (range, no_map),
             Reserved::Partial(node) => {
                 warn(Warning::PartialEntry(node.path(), "reg"));
                 return Ok(());
@@ -188,13 +185,9 @@ pub fn memory(
         if bytes < range.bytes {
             warn(Warning::EndlessReservation(range));
         }
-        // Outside RAM nothing is used, so a range there takes no room from those that count.
         let end = range.start.saturating_add(bytes);
-        if !memory
-            .banks()
-            .iter()
-            .any(|bank| bank.inside(range.start, end).is_some())
-        {
+        let mut banks = memory.banks().iter();
+        if !banks.any(|bank| bank.inside(range.start, end).is_some()) {
             if !no_map && bytes > 0 {
                 warn(Warning::ReservedOutside(range));
             }
@@ -233,8 +226,8 @@ fn bytes_before_end(range: tree::Range) -> u64 {
 
 /// Something that the tree reserves.
 enum Reserved<'a> {
-    /// A range, for any user; with `no_map` it must also stay unmapped.
-    Range { range: tree::Range, no_map: bool },
+    /// A range, for any user, and whether it must also stay unmapped.
+    Range(tree::Range, bool),
     /// The `reg` of this node does not end with a whole entry.
     Partial(Node<'a>),
 }
@@ -248,8 +241,7 @@ fn for_each_reserved<'a>(
     for range in tree.reservations().map_err(MemoryNodeError::Header)? {
         let bounds = range.start..range.start.saturating_add(range.bytes);
         if handed_over.as_ref() != Some(&bounds) {
-            let no_map = false;
-            each(Reserved::Range { range, no_map })?;
+            each(Reserved::Range(range, false))?;
         }
     }
     for node in tree.reserved_memory().into_iter().flatten() {
@@ -264,7 +256,7 @@ fn for_each_reserved<'a>(
         }
         for range in ranges {
             let range = range.ok_or_else(|| bad_reg(&node, "reg"))?;
-            each(Reserved::Range { range, no_map })?;
+            each(Reserved::Range(range, no_map))?;
         }
     }
     Ok(())
@@ -273,17 +265,13 @@ fn for_each_reserved<'a>(
 /// Calls `each` with every range that `tree` reserves: start and bytes. Ranges that the last kernel
 /// hands over by request are excluded. They are reserved so that a kernel that does not recognise them
 /// keeps off, and this kernel learns of them from its command line.
-#[cfg_attr(
-    not(target_os = "none"),
-    allow(dead_code, reason = "for who leaves this kernel")
-)]
 pub fn each_reserved(
     tree: &[u8],
     handed_over: Option<Range<u64>>,
     mut each: impl FnMut(u64, u64),
 ) -> Result<(), MemoryNodeError> {
     for_each_reserved(&sound(tree)?, handed_over, |reserved| {
-        if let Reserved::Range { range, .. } = reserved {
+        if let Reserved::Range(range, _) = reserved {
             each(range.start, bytes_before_end(range));
         }
         Ok(())
@@ -312,10 +300,6 @@ pub fn unreserved(firmware: &Memory, start: u64, end: u64) -> impl Iterator<Item
     firmware
         .free_pages()
         .filter_map(move |piece| piece.inside(start, end))
-}
-
-fn child<'a>(tree: &Tree<'a>, name: &[u8]) -> Option<Node<'a>> {
-    tree.root()?.child(name)
 }
 
 /// The entries of a property that has the root's cells, if the node has it.

@@ -77,8 +77,7 @@ pub struct Description<'a> {
     pub command_line: Option<&'a [u8]>,
     /// The memory of the initramfs.
     pub initrd: Option<Range>,
-    /// The seed of the kernel's addresses (`kaslr-seed`), if the firmware makes one. It is the only one that the
-    /// kernel reads.
+    /// The seed of the kernel's addresses (`kaslr-seed`), if the firmware makes one.
     pub seed: Option<[u8; 8]>,
     /// Physical address of the system table.
     pub system_table: u64,
@@ -177,9 +176,8 @@ impl<'t> Edit<'t> for Chosen<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::made_trees::{node, tree};
     use dtoolkit::fdt::Fdt;
-    use dtoolkit::memreserve::MemoryReservation;
-    use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
     use dtoolkit::{Node, Property};
     use granule_boot::expand::Request;
 
@@ -213,28 +211,25 @@ mod tests {
         }
     }
 
-    fn property(name: &str, value: &[u8]) -> DeviceTreeProperty {
-        DeviceTreeProperty::new_unchecked(name, value.to_vec())
-    }
-
     /// A machine's tree whose firmware has filled `/chosen` as GRUB does.
     fn machine() -> Vec<u8> {
-        let mut tree = DeviceTree::new();
-        tree.memory_reservations
-            .push(MemoryReservation::new(0x1000, 0x2000));
-        let mut memory = DeviceTreeNode::new_unchecked("memory@40000000");
-        memory.add_property(property("device_type", b"memory\0"));
-        memory.add_property(property("bootargs", b"not these\0"));
-        tree.root.add_child(memory);
-        let mut chosen = DeviceTreeNode::new_unchecked("chosen");
-        chosen.add_property(property("stdout-path", b"/pl011@9000000\0"));
-        chosen.add_property(property("bootargs", b"old words\0"));
-        chosen.add_property(property("linux,initrd-start", &[1; 8]));
-        chosen.add_property(property("linux,initrd-end", &[2; 8]));
-        chosen.add_property(property("kaslr-seed", &[3; 8]));
-        chosen.add_property(property("linux,uefi-mmap-size", &[4; 4]));
-        tree.root.add_child(chosen);
-        tree.to_dtb()
+        let memory = [
+            ("device_type", &b"memory\0"[..]),
+            ("bootargs", b"not these\0"),
+        ];
+        let chosen = [
+            ("stdout-path", &b"/pl011@9000000\0"[..]),
+            ("bootargs", b"old words\0"),
+            ("linux,initrd-start", &[1; 8]),
+            ("linux,initrd-end", &[2; 8]),
+            ("kaslr-seed", &[3; 8]),
+            ("linux,uefi-mmap-size", &[4; 4]),
+        ];
+        let children = [
+            node("memory@40000000", &memory, []),
+            node("chosen", &chosen, []),
+        ];
+        tree(node("", &[], children), &[(0x1000, 0x2000)])
     }
 
     fn written(old: &[u8], description: &Description<'_>) -> Vec<u8> {
@@ -329,12 +324,8 @@ mod tests {
         let used = empty(&mut old).unwrap();
         let new = written(&old[..used], &everything());
         let read = Fdt::new(&new).unwrap();
-        let children: Vec<_> = read
-            .root()
-            .children()
-            .map(|it| it.name().to_owned())
-            .collect();
-        assert_eq!(children, ["chosen"]);
+        let root = read.root();
+        assert!(root.children().map(|it| it.name()).eq(["chosen"]));
         assert_eq!(chosen(&new).len(), 10);
         assert!(empty(&mut [0; 100]).is_err());
     }

@@ -124,10 +124,8 @@ mod tests {
         let mut device = free(0, 8 * MIB);
         device.attributes = 1;
         assert_eq!(lowest(&[special, device], MIB), None);
-        assert_eq!(
-            lowest(&[free((u64::MAX - MIB) & !0xfff, u64::MAX)], MIB),
-            None
-        );
+        let endless = free((u64::MAX - MIB) & !0xfff, u64::MAX);
+        assert_eq!(lowest(&[endless], MIB), None);
     }
 
     #[test]
@@ -173,20 +171,15 @@ mod tests {
             let whole = bytes.max(1).next_multiple_of(UNIT);
             for start in (0..40).map(|page| page << 12) {
                 let end = start + to_allocate(bytes, 4096).unwrap();
-                assert!(
-                    start.next_multiple_of(UNIT) + whole <= end,
-                    "{bytes} at {start:#x}"
-                );
+                let fits = start.next_multiple_of(UNIT) + whole <= end;
+                assert!(fits, "{bytes} at {start:#x}");
             }
         }
         assert_eq!(to_allocate(u64::MAX, 4096), None);
         // An initramfs beside what firmware keeps: with pages of 64K it would be lost.
         let kept = region(6, 0x4803_1000, 0x1000);
-        let map = [
-            free(0x4000_0000, 0x100_0000),
-            kept,
-            free(0x4803_2000, 0x10_0000),
-        ];
+        let (before, behind) = (free(0x4000_0000, 0x100_0000), free(0x4803_2000, 0x10_0000));
+        let map = [before, kept, behind];
         let shares = |start, bytes| shares_a_page(map.into_iter(), Range { start, bytes });
         assert!(shares(0x4803_2000, 0x1_0000));
         assert!(shares(0x4802_0000, 0x1_0001));

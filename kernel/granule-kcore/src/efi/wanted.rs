@@ -26,8 +26,7 @@ pub fn reserved<'a>(tree: &Tree<'a>) -> impl Iterator<Item = Range> + use<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dtoolkit::memreserve::MemoryReservation;
-    use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
+    use crate::made_trees::{cells, node, tree};
 
     #[test]
     fn the_range_for_the_next_boot_is_known() {
@@ -43,26 +42,20 @@ mod tests {
 
     #[test]
     fn hundreds_of_reservations_of_both_kinds_are_found() {
-        let mut tree = DeviceTree::new();
-        let mut node = DeviceTreeNode::new_unchecked("reserved-memory");
-        for number in 1..=300_u64 {
-            let start = number << 16;
-            tree.memory_reservations
-                .push(MemoryReservation::new(start, 1));
-            let reg = [start as u32 + 8, 16].map(u32::to_be_bytes).concat();
-            let reg = [[0; 4].as_slice(), &reg].concat();
-            let mut one = DeviceTreeNode::new_unchecked(format!("one@{start:x}"));
-            one.add_property(DeviceTreeProperty::new_unchecked("reg", reg));
-            node.add_child(one);
-        }
-        tree.root.add_child(node);
-        let bytes = tree.to_dtb();
+        let starts = (1..=300_u64).map(|number| number << 16);
+        let nodes = starts.clone().map(|start| {
+            let reg = cells(&[0, start as u32 + 8, 16]);
+            node(&format!("one@{start:x}"), &[("reg", &reg)], [])
+        });
+        let reservations: Vec<_> = starts.clone().map(|start| (start, 1)).collect();
+        let root = node("", &[], [node("reserved-memory", &[], nodes)]);
+        let bytes = tree(root, &reservations);
         let all: Vec<_> = reserved(&Tree::new(&bytes).unwrap()).collect();
         assert_eq!(all.len(), 600);
         let range = |start, bytes| Range { start, bytes };
         assert_eq!(
-            (all[0], all[300]),
-            (range(0x1_0000, 1), range(0x1_0008, 16))
+            [all[0], all[300]],
+            [range(0x1_0000, 1), range(0x1_0008, 16)]
         );
     }
 }

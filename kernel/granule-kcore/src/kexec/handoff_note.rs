@@ -22,6 +22,7 @@
 //! are stored last of all, so the stamp does not cover them. The next kernel's device tree holds the
 //! page's address in `/chosen/granule,kexec-note`, and reserves the page.
 
+use crate::devicetree::child;
 use granule::arch::PageSize;
 use granule_boot::stamp::{self, Kind, Stamp, StampError, Units};
 use granule_boot::tree::Tree;
@@ -89,9 +90,8 @@ pub struct Read {
 }
 
 impl HandoffNote {
-    fn words(&self) -> [u64; WORDS] {
-        let [kernel, initrd, tree] = self.payload;
-        [
+    fn words(&self) -> impl Iterator<Item = u64> {
+        let head = [
             self.call,
             self.hz,
             self.bytes_total,
@@ -100,16 +100,9 @@ impl HandoffNote {
             self.dsb,
             self.tlbi,
             u64::from(self.uncached) | u64::from(self.el2) << 1,
-            kernel.start,
-            kernel.bytes,
-            kernel.digest,
-            initrd.start,
-            initrd.bytes,
-            initrd.digest,
-            tree.start,
-            tree.bytes,
-            tree.digest,
-        ]
+        ];
+        let payload = self.payload.map(|it| [it.start, it.bytes, it.digest]);
+        head.into_iter().chain(payload.into_iter().flatten())
     }
 
     /// Writes the note under pages of `running`. The last count stays invalid until
@@ -167,19 +160,16 @@ impl HandoffNote {
                 digest: *digest,
             };
         }
-        let last = page.get(LEAVE..).unwrap_or_default().as_chunks::<8>().0;
+        let (last, _) = page.get(LEAVE..).unwrap_or_default().as_chunks::<8>();
         let leave = match last {
-            [count, complement]
-                if u64::from_le_bytes(*count) == !u64::from_le_bytes(*complement) =>
-            {
-                Some(u64::from_le_bytes(*count))
-            }
+            [count, complement] => Some((u64::from_le_bytes(*count), *complement)),
             _ => None,
         };
+        let leave = leave.filter(|(count, other)| *count == !u64::from_le_bytes(*other));
         Ok(Read {
             from: stamp.page_size(),
             note: read,
-            leave,
+            leave: leave.map(|(count, _)| count),
         })
     }
 }
@@ -191,12 +181,11 @@ pub const fn leave_words(count: u64) -> [u64; 2] {
 
 /// The address of the note that the tree names.
 pub fn address(tree: &[u8]) -> Option<u64> {
-    let chosen = Tree::new(tree).ok()?.root()?.child(b"chosen")?;
+    let chosen = child(&Tree::new(tree).ok()?, b"chosen")?;
     let value = chosen.property(PROPERTY.as_bytes())?;
     let address = u64::from_be_bytes(*value.first_chunk::<8>()?);
-    address
-        .is_multiple_of(PageSize::MIN.bytes())
-        .then_some(address)
+    let is_page = address.is_multiple_of(PageSize::MIN.bytes());
+    is_page.then_some(address)
 }
 
 /// The property of `/chosen` with the note's 64-bit address.
@@ -246,10 +235,8 @@ mod tests {
     fn decayed_bytes_are_not_believed() {
         let mut good = [0; BYTES];
         note().write(K64, &mut good);
-        assert_eq!(
-            HandoffNote::read(&[0; BYTES], K64),
-            Err(StampError::NoStamp)
-        );
+        let none = HandoffNote::read(&[0; BYTES], K64);
+        assert_eq!(none, Err(StampError::NoStamp));
         for at in 0..LEAVE {
             let mut page = good;
             page[at] ^= 0x20;
@@ -259,19 +246,14 @@ mod tests {
 
     #[test]
     fn the_tree_says_where_it_is() {
-        use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
-        let tree = |value: &[u8]| {
-            let mut chosen = DeviceTreeNode::new_unchecked("chosen");
-            chosen.add_property(DeviceTreeProperty::new_unchecked(PROPERTY, value));
-            let mut tree = DeviceTree::new();
-            tree.root.add_child(chosen);
-            tree.to_dtb()
-        };
+        use crate::made_trees::{node, tree};
+        let tree_of = |chosen| tree(node("", &[], chosen), &[]);
+        let tree = |value: &[u8]| tree_of(vec![node("chosen", &[(PROPERTY, value)], [])]);
         let at = |value: &[u8]| address(&tree(value));
         assert_eq!(at(&0x4100_1000_u64.to_be_bytes()), Some(0x4100_1000));
         assert_eq!(at(&0x4100_1001_u64.to_be_bytes()), None);
         assert_eq!(at(&[0, 0, 0, 1]), None);
-        assert_eq!(address(&DeviceTree::new().to_dtb()), None);
+        assert_eq!(address(&tree_of(vec![])), None);
         assert_eq!(address(b"no tree"), None);
     }
 }

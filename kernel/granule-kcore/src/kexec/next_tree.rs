@@ -15,6 +15,7 @@
 //! absent.
 
 use super::handoff_note as note;
+use crate::devicetree::child;
 use core::fmt;
 use granule_boot::chosen::{INITRD_END, INITRD_START};
 use granule_boot::expand::{FROM_ACPI, FROM_EFI};
@@ -24,9 +25,7 @@ use granule_kexec::PhysRange;
 
 const BOOTARGS: &[u8] = b"bootargs";
 const RNG_SEED: &[u8] = b"rng-seed";
-/// Properties that a previous kernel wrote for this kernel alone. They name memory that this kernel does
-/// not keep. `linux,usable-memory-range` is none of them: the memory outside it is still another kernel's,
-/// for example the dump of one that crashed.
+/// Properties that a previous kernel wrote for this kernel alone.
 const LEFT_BEHIND: [&[u8]; 2] = [b"linux,elfcorehdr", b"linux,ima-kexec-buffer"];
 
 /// Bytes of a new `rng-seed`: the size of the state of a reader's generator.
@@ -35,10 +34,9 @@ pub const SEED_BYTES: usize = 32;
 /// Random numbers for the next kernel only.
 #[derive(Clone, Copy, Debug)]
 pub struct Seeds {
-    /// For `kaslr-seed`. Without it the next kernel does not randomise its addresses.
+    /// For `kaslr-seed`.
     pub kaslr: Option<u64>,
-    /// For `rng-seed`, from hardware only: a reader trusts every bit of it as secret. Without hardware
-    /// the new tree has none.
+    /// For `rng-seed`, if hardware makes one.
     pub rng: Option<[u8; SEED_BYTES]>,
 }
 
@@ -64,11 +62,11 @@ pub struct Changes<'a> {
 pub enum NextTreeError {
     /// The machine's own tree cannot be read, or the new one not be written.
     Tree(WriteError),
-    /// The new tree's length differs from the measured one.
+    /// The new tree's length in bytes differs from the measured one.
     Length {
-        /// Bytes as measured.
+        /// As measured.
         measured: usize,
-        /// Bytes as written.
+        /// As written.
         written: usize,
     },
 }
@@ -121,19 +119,18 @@ pub fn most_bytes(old: &[u8], changes: &Changes<'_>) -> Done<usize> {
     // A tree may have much unused room.
     let used = tree.structure_bytes() + tree.strings().len();
     let reservations = reservations(&tree, &was, changes)?.count();
-    // New are some properties with their names, a node, the header and the end of the reservations, each
-    // aligned.
+    // New are some properties with their names, a node, the header and an end of reservations.
     Ok(used + 16 * reservations + changes.command_line.len() + 552)
 }
 
-/// Writes the new tree to `into` and returns its length in bytes, which does not depend on any
-/// address.
+/// Writes the new tree to `into` and returns its bytes, which depend on no address.
 pub fn write(old: &[u8], changes: &Changes<'_>, into: &mut [u8]) -> Done<usize> {
     let tree = Tree::new(old)?;
     let was = Was::of(&tree, changes);
+    let chosen = child(&tree, b"chosen");
     let mut edit = NextKernel {
         changes,
-        has_console_of_acpi: chosen(&tree).is_some_and(|node| node.property(FROM_ACPI).is_some()),
+        has_console_of_acpi: chosen.is_some_and(|node| node.property(FROM_ACPI).is_some()),
     };
     let reservations = reservations(&tree, &was, changes)?;
     Ok(tree::rewrite(&tree, reservations, &mut edit, into)?)
@@ -177,12 +174,7 @@ fn reservations<'a>(
     })))
 }
 
-fn chosen<'t>(tree: &Tree<'t>) -> Option<Node<'t>> {
-    tree.root()?.child(b"chosen")
-}
-
-/// Data that only this kernel needs: the tree, initramfs and note that it was given, whose
-/// reservations are dropped.
+/// Ranges that only this kernel needs: their reservations are dropped.
 #[derive(Default)]
 struct Was {
     tree: PhysRange,
@@ -192,7 +184,7 @@ struct Was {
 
 impl Was {
     fn of(tree: &Tree<'_>, changes: &Changes<'_>) -> Self {
-        let chosen = chosen(tree);
+        let chosen = child(tree, b"chosen");
         let number = |name| chosen.and_then(|chosen| chosen.number(name));
         let start = number(INITRD_START).unwrap_or_default();
         let end = number(INITRD_END).unwrap_or_default();

@@ -4,8 +4,7 @@ use super::{ControllerKind, find};
 use crate::bcm2836;
 use granule_boot::tree::Tree;
 
-/// The interrupt number of the physical timer of a kernel at EL1, or at EL2 with VHE: a private
-/// interrupt of each CPU.
+/// The private interrupt of the physical timer of a kernel at EL1, or at EL2 with VHE.
 ///
 /// `interrupts` of the timer's node names up to five interrupts. The second is the physical timer of the
 /// Non-secure state, the fourth that of EL2. Each takes the number of cells that the interrupt controller

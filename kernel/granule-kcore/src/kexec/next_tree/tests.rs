@@ -1,7 +1,6 @@
 use super::*;
+use crate::made_trees::{self, node};
 use dtoolkit::fdt::Fdt;
-use dtoolkit::memreserve::MemoryReservation;
-use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
 use dtoolkit::{Node, Property};
 use granule_testing::cases::config;
 use proptest::prelude::*;
@@ -16,55 +15,46 @@ const SEED: u64 = 0x0102_0304_0506_0708;
 const FRESH: u64 = 0x5a5a_5a5a_5a5a_5a5a;
 const NOTE: PhysRange = PhysRange::new(0x5000_0000, 0x1000);
 
-fn node(name: &str, properties: &[(&str, &[u8])]) -> DeviceTreeNode {
-    let mut node = DeviceTreeNode::new_unchecked(name);
-    for (name, value) in properties {
-        node.add_property(DeviceTreeProperty::new_unchecked(*name, *value));
-    }
-    node
-}
+const RESERVED: [(u64, u64); 5] = [
+    (0x4000_0000, 0x1000),
+    (OLD.start, OLD.bytes),
+    (0x4400_0000, 0x1234),
+    (0x4700_0000, 0x4000),
+    (0x4600_0000, 0x2000),
+];
 
 /// A tree with some of everything.
 fn tree() -> Vec<u8> {
-    let mut tree = DeviceTree::new();
-    let odd = DeviceTreeProperty::new_unchecked("odd", &b"12345"[..]);
-    tree.root.add_property(odd);
-    tree.root.add_child(node(
-        "memory@40000000",
-        &[
-            ("device_type", b"memory\0"),
-            ("linux,usable-memory", &[4; 16]),
-        ],
-    ));
-    let mut chosen = node(
-        "chosen",
-        &[
-            ("bootargs", b"old words\0"),
-            ("stdout-path", b"/pl011@9000000\0"),
-            ("linux,initrd-start", &[0x44, 0, 0, 0]),
-            ("linux,initrd-end", &[0x44, 0, 0x12, 0x34]),
-            ("kaslr-seed", &SEED.to_be_bytes()),
-            ("rng-seed", &[9; 33]),
-            ("linux,elfcorehdr", &[1; 16]),
-            ("linux,usable-memory-range", &[2; 32]),
-            ("linux,ima-kexec-buffer", &[3; 16]),
-            (note::PROPERTY, &0x4700_0000_u64.to_be_bytes()),
-        ],
-    );
-    chosen.add_child(node("module", &[("bootargs", b"its own\0")]));
-    tree.root.add_child(chosen);
-    tree.root
-        .add_child(node("cpus", &[("bootargs", b"kept\0")]));
-    tree.memory_reservations = [
-        (0x4000_0000, 0x1000),
-        (OLD.start, OLD.bytes),
-        (0x4400_0000, 0x1234),
-        (0x4700_0000, 0x4000),
-        (0x4600_0000, 0x2000),
-    ]
-    .map(|(start, bytes)| MemoryReservation::new(start, bytes))
-    .to_vec();
-    tree.to_dtb()
+    tree_with(&RESERVED)
+}
+
+fn tree_with(reservations: &[(u64, u64)]) -> Vec<u8> {
+    let memory = [
+        ("device_type", &b"memory\0"[..]),
+        ("linux,usable-memory", &[4; 16]),
+    ];
+    let chosen = [
+        ("bootargs", &b"old words\0"[..]),
+        ("stdout-path", b"/pl011@9000000\0"),
+        ("linux,initrd-start", &[0x44, 0, 0, 0]),
+        ("linux,initrd-end", &[0x44, 0, 0x12, 0x34]),
+        ("kaslr-seed", &SEED.to_be_bytes()),
+        ("rng-seed", &[9; 33]),
+        ("linux,elfcorehdr", &[1; 16]),
+        ("linux,usable-memory-range", &[2; 32]),
+        ("linux,ima-kexec-buffer", &[3; 16]),
+        (note::PROPERTY, &0x4700_0000_u64.to_be_bytes()),
+    ];
+    let children = [
+        node("memory@40000000", &memory, []),
+        node(
+            "chosen",
+            &chosen,
+            [node("module", &[("bootargs", b"its own\0")], [])],
+        ),
+        node("cpus", &[("bootargs", b"kept\0")], []),
+    ];
+    made_trees::tree(node("", &[("odd", b"12345")], children), reservations)
 }
 
 fn changes() -> Changes<'static> {
@@ -136,8 +126,7 @@ fn chosen_is_new_and_all_else_as_it_was() {
         .memory_reservations()
         .map(|it| (it.address(), it.size()))
         .collect();
-    // Neither the old tree, the old initramfs nor the note that was read is reserved; kept memory is
-    // reserved once.
+    // The old tree, initramfs and note are not reserved; kept memory is reserved once.
     assert_eq!(
         reserved,
         [
@@ -152,17 +141,19 @@ fn chosen_is_new_and_all_else_as_it_was() {
 
 #[test]
 fn without_an_initramfs_there_is_none_and_without_chosen_there_is_one() {
-    let none = Changes {
-        initrd: None,
-        ..changes()
-    };
-    let new = rewritten(&tree(), &none);
+    let initrd = None;
+    let new = rewritten(
+        &tree(),
+        &Changes {
+            initrd,
+            ..changes()
+        },
+    );
     let read = Fdt::new(&new).unwrap();
     assert_eq!(value(&read, "/chosen", "linux,initrd-start"), None);
     assert_eq!(value(&read, "/chosen", "linux,initrd-end"), None);
-    let mut bare = DeviceTree::new();
-    bare.root.add_child(node("cpus", &[]));
-    let new = rewritten(&bare.to_dtb(), &changes());
+    let bare = made_trees::tree(node("", &[], [node("cpus", &[], [])]), &[]);
+    let new = rewritten(&bare, &changes());
     let read = Fdt::new(&new).unwrap();
     assert!(value(&read, "/chosen", "bootargs").is_some());
     let seed = value(&read, "/chosen", "kaslr-seed");
@@ -175,64 +166,49 @@ fn without_an_initramfs_there_is_none_and_without_chosen_there_is_one() {
     assert!(value(&read, "/chosen", note::PROPERTY).is_some());
 }
 
+/// The length is the same wherever things are, and before anything has a place. It is for any firmware
+/// reservations, including one at the placeholder of the note's place and one at that place itself.
 #[test]
 fn it_is_as_long_wherever_things_are() {
-    let long = rewritten(&tree(), &changes()).len();
-    let elsewhere = Changes {
-        initrd: Some(PhysRange::new(0, 1)),
-        note: PhysRange::new(0x1000, 0x1_0000),
-        ..changes()
-    };
-    assert_eq!(rewritten(&tree(), &elsewhere).len(), long);
-    assert_eq!(rewritten(&roomy(&tree()), &changes()).len(), long);
-    let mut small = vec![0; long - 1];
-    let written = write(&tree(), &changes(), &mut small);
-    assert_eq!(
-        written,
-        Err(NextTreeError::Tree(WriteError::Full { room: long - 1 }))
+    let more = [(0, 0x1000), (0, 0x1_0000), (NOTE.start, NOTE.bytes)];
+    for old in [tree(), tree_with(&[&RESERVED[..], &more].concat())] {
+        let long = rewritten(&old, &changes()).len();
+        assert_eq!(rewritten(&roomy(&old), &changes()).len(), long);
+        let notes = [(0, 0), (0, 0x1000), (0, 0x1_0000), (0x4000_0000, 0x1000)];
+        for note in notes {
+            let elsewhere = Changes {
+                initrd: Some(PhysRange::default()),
+                note: PhysRange::new(note.0, note.1),
+                ..changes()
+            };
+            assert_eq!(rewritten(&old, &elsewhere).len(), long, "{note:x?}");
+        }
+        let written = write(&old, &changes(), &mut vec![0; long - 1]);
+        let full = WriteError::Full { room: long - 1 };
+        assert_eq!(written, Err(NextTreeError::Tree(full)));
+    }
+    assert_eq!(same_length(5, 5), Ok(()));
+    let longer = same_length(5, 21).unwrap_err().to_string();
+    assert!(
+        longer.contains("has 21 bytes, and 5 were measured"),
+        "{longer}"
     );
-}
-
-/// The length is the same for any firmware reservations, including one at the placeholder of the
-/// note's place and one at the note's place itself.
-#[test]
-fn it_is_as_long_before_anything_has_a_place() {
-    let mut firmware = DeviceTree::from_fdt(&Fdt::new(&tree()).unwrap());
-    for (start, bytes) in [(0, 0x1000), (0, 0x1_0000), (NOTE.start, NOTE.bytes)] {
-        let reserved = MemoryReservation::new(start, bytes);
-        firmware.memory_reservations.push(reserved);
-    }
-    let old = firmware.to_dtb();
-    let long = rewritten(&old, &changes()).len();
-    for note in [(0, 0), (0, 0x1000), (0, 0x1_0000), (0x4000_0000, 0x1000)] {
-        let unplaced = Changes {
-            initrd: Some(PhysRange::default()),
-            note: PhysRange::new(note.0, note.1),
-            ..changes()
-        };
-        assert_eq!(rewritten(&old, &unplaced).len(), long, "{note:x?}");
-    }
-    assert_eq!(same_length(long, long), Ok(()));
-    let longer = same_length(long, long + 16).unwrap_err();
-    let words = format!("has {} bytes, and {long} were measured", long + 16);
-    assert!(longer.to_string().contains(&words), "{longer}");
 }
 
 /// A seed is used once: without a new one, the next kernel gets none.
 #[test]
 fn no_seed_goes_through_as_it_is() {
-    let without = Changes {
-        seeds: Seeds {
-            kaslr: None,
-            rng: None,
-        },
-        ..changes()
-    };
-    let new = rewritten(&tree(), &without);
+    let (kaslr, rng) = (None, None);
+    let seeds = Seeds { kaslr, rng };
+    let new = rewritten(&tree(), &Changes { seeds, ..changes() });
     let read = Fdt::new(&new).unwrap();
     for name in ["rng-seed", "kaslr-seed"] {
         assert_eq!(value(&read, "/chosen", name), None, "{name}");
     }
+}
+
+fn is_malformed(written: Done<usize>) -> bool {
+    matches!(written, Err(NextTreeError::Tree(WriteError::Malformed(_))))
 }
 
 #[test]
@@ -241,16 +217,13 @@ fn a_tree_that_is_cut_anywhere_is_refused() {
     let mut into = vec![0; old.len() * 2];
     for length in 0..old.len() {
         let cut = write(&old[..length], &changes(), &mut into);
-        assert!(
-            matches!(cut, Err(NextTreeError::Tree(WriteError::Malformed(_)))),
-            "{length}"
-        );
+        assert!(is_malformed(cut), "{length}");
     }
 }
 
 #[test]
 fn a_tree_has_one_root() {
-    let old = DeviceTree::new().to_dtb();
+    let old = made_trees::tree(node("", &[], []), &[]);
     let at = u32::from_be_bytes(*old[8..].first_chunk().unwrap()) as usize;
     let with = |tokens: &[u32]| {
         let mut old = old.clone();
@@ -271,10 +244,7 @@ fn a_tree_has_one_root() {
     assert!(with(&[&root[..], &[NOP, END]].concat()).is_ok());
     for none_or_two in [vec![END], vec![NOP, END], [root, root].concat()] {
         let written = with(&[&none_or_two[..], &[END]].concat());
-        assert!(matches!(
-            written,
-            Err(NextTreeError::Tree(WriteError::Malformed(_)))
-        ));
+        assert!(is_malformed(written));
     }
 }
 
@@ -299,12 +269,10 @@ proptest! {
 #[test]
 fn chosen_is_the_node_that_the_kernel_reads() {
     for names in [["chosen@0", "chosen"], ["chosen", "chosen@0"]] {
-        let mut old = DeviceTree::new();
-        for name in ["choose", names[0], names[1]] {
-            let name = node(name, &[("bootargs", b"old\0")]);
-            old.root.add_child(name);
-        }
-        let new = rewritten(&old.to_dtb(), &changes());
+        let old = ["choose", names[0], names[1]];
+        let old = old.map(|name| node(name, &[("bootargs", b"old\0")], []));
+        let old = made_trees::tree(node("", &[], old), &[]);
+        let new = rewritten(&old, &changes());
         let read = Tree::new(&new).unwrap();
         assert_eq!(read.peek().bootargs, changes().command_line, "{names:?}");
         let root = read.root().unwrap();
@@ -314,25 +282,27 @@ fn chosen_is_the_node_that_the_kernel_reads() {
     }
 }
 
-/// Nodes from firmware's tables stay behind, with what lies in them, and the properties that name the
-/// tables go along.
+/// Nodes from firmware's tables stay behind; the properties that name the tables go along.
 #[test]
 fn nodes_of_firmware_s_tables_stay_behind() {
-    let mut old = DeviceTree::new();
     let table = ("linux,uefi-system-table", &[0, 0, 0, 0, 0x7f, 0, 0, 0][..]);
-    let mark = ("granule,from-acpi", &[][..]);
+    let (mark, efi) = (
+        ("granule,from-acpi", &[][..]),
+        ("granule,from-efi", &[][..]),
+    );
     let console = ("stdout-path", &b"/serial@9000000\0"[..]);
-    old.root.add_child(node("chosen", &[table, console, mark]));
-    let mut cpus = node("cpus", &[mark]);
-    cpus.add_child(node("cpu@0", &[]));
-    old.root.add_child(cpus);
-    let efi = ("granule,from-efi", &[][..]);
-    old.root.add_child(node("memory@40000000", &[efi]));
-    let mut reserved = node("reserved-memory", &[]);
-    reserved.add_child(node("efi-runtime@1000", &[efi]));
-    reserved.add_child(node("dump@2000", &[]));
-    old.root.add_child(reserved);
-    let new = rewritten(&old.to_dtb(), &changes());
+    let reserved = [
+        node("efi-runtime@1000", &[efi], []),
+        node("dump@2000", &[], []),
+    ];
+    let children = [
+        node("chosen", &[table, console, mark], []),
+        node("cpus", &[mark], [node("cpu@0", &[], [])]),
+        node("memory@40000000", &[efi], []),
+        node("reserved-memory", &[], reserved),
+    ];
+    let old = made_trees::tree(node("", &[], children), &[]);
+    let new = rewritten(&old, &changes());
     let read = Fdt::new(&new).unwrap();
     assert_eq!(value(&read, "/chosen", table.0).unwrap(), table.1);
     assert_eq!(value(&read, "/chosen", "stdout-path"), None);
