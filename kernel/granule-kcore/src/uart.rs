@@ -1,24 +1,19 @@
 //! The parts of a UART that a console needs: turn the transmitter on, send a byte, wait until it has left.
 //! Used with the MMU off and on. No locks, no formatting, and no address.
 //!
-//! Each family of UARTs has a file with its registers. The code of a console is here, once for all
+//! `families` has the registers of each family of UARTs. The code of a console is here, once for all
 //! families: each has a register for data, and flags that show when it may be written and when all
 //! bytes have left.
 //!
-//! Firmware has set the speed of the line, and it stays as it is. A transmitter that is off, as after a start
-//! without firmware, is turned on.
+//! Firmware has set the speed of the line. A transmitter that is off is turned on.
 
-mod cadence;
-mod imx;
-mod pl011;
+mod families;
 #[cfg(test)]
 mod tests;
-mod uart8250;
 
 use granule_boot::uart::{Family, Layout, Uart};
 
-/// Most reads of a flag in one wait. A UART that never drains loses output but does not hang the
-/// boot.
+/// Most reads of a flag in one wait: a UART that never drains does not hang the boot.
 const PATIENCE: u32 = 1_000_000;
 
 /// The registers of one UART, by their offsets in bytes. Each access has the width of the UART's layout.
@@ -34,6 +29,26 @@ struct Bits {
     register: usize,
     mask: u32,
     value: u32,
+}
+
+impl Bits {
+    /// All of `mask` set.
+    const fn set(register: usize, mask: u32) -> Self {
+        Self {
+            register,
+            mask,
+            value: mask,
+        }
+    }
+
+    /// All of `mask` clear.
+    const fn clear(register: usize, mask: u32) -> Self {
+        Self {
+            register,
+            mask,
+            value: 0,
+        }
+    }
 }
 
 /// The registers of a family that a console uses. Registers are counted, not addressed.
@@ -54,11 +69,11 @@ struct Model {
 impl Model {
     const fn of(family: Family) -> &'static Self {
         match family {
-            Family::Pl011 => &pl011::PL011,
-            Family::Sbsa => &pl011::SBSA,
-            Family::Uart8250 => &uart8250::MODEL,
-            Family::Cadence => &cadence::MODEL,
-            Family::Imx => &imx::MODEL,
+            Family::Pl011 => &families::PL011,
+            Family::Sbsa => &families::SBSA,
+            Family::Uart8250 => &families::UART8250,
+            Family::Cadence => &families::CADENCE,
+            Family::Imx => &families::IMX,
         }
     }
 }
