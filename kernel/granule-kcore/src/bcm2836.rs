@@ -36,8 +36,7 @@ const MAILBOX_CONTROL: u64 = 0x50;
 const SOURCE: u64 = 0x60;
 /// For each core four mailboxes, one register each: bits that are written as 1 are set.
 const SET: u64 = 0x80;
-/// Likewise: bits that are written as 1 are cleared, and a read has those that are set. A mailbox interrupts while a
-/// bit is set.
+/// Likewise: bits that are written as 1 are cleared; a read has those that are set, which interrupt.
 const CLEAR: u64 = 0xc0;
 
 /// Registers of the shared controller (BCM2835 ARM peripherals, 7.5, with offsets less 0x200): bit
@@ -62,8 +61,7 @@ pub struct Core<R> {
 }
 
 impl<R: Registers> Core<R> {
-    /// The core of the CPU with these affinity fields: Aff0 counts them. `None` for a CPU that the controller does not
-    /// serve.
+    /// The core of the CPU with these affinity fields, by Aff0. `None` if the controller does not serve it.
     pub const fn of(registers: R, affinity: u64) -> Option<Self> {
         let number = affinity & 0xff;
         if number < CORES as u64 {

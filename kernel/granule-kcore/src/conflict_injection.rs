@@ -69,9 +69,8 @@ mod tests {
             set: 0,
         };
         let other = BitChange {
-            of: BitChange::LEAVES,
-            clear: Descriptor::CONTIGUOUS,
             set: Descriptor::CONTIGUOUS,
+            ..take
         };
         let grouped = Descriptor(0x4000_0000 | Descriptor::CONTIGUOUS | 0b11);
         assert!(ungroups(grouped, take));
@@ -86,10 +85,8 @@ mod tests {
 
     #[test]
     fn a_descriptor_means_the_same_without_its_valid_bit() {
-        for valid in [
-            Descriptor(0x4000_0003),
-            Descriptor(0x4000_0001 | Descriptor::AP_READ_ONLY),
-        ] {
+        let block = Descriptor(0x4000_0001 | Descriptor::AP_READ_ONLY);
+        for valid in [Descriptor(0x4000_0003), block] {
             assert_eq!(meant(Descriptor(valid.0 & !Descriptor::VALID)), valid);
             assert_eq!(meant(valid), valid);
             let invalid = present_invalid(valid);

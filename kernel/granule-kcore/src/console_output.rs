@@ -1,5 +1,4 @@
-//! Program output on the console, which also shows the kernel's own lines: a program must not be able
-//! to forge one of those. Pure.
+//! Program output on the console, where a program must not be able to forge the kernel's own lines.
 
 /// The prefix of the kernel's machine-readable lines.
 const MARK: &[u8] = b"@granule";

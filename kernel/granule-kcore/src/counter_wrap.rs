@@ -21,11 +21,8 @@ const SLACK: u64 = 1 << 20;
 /// Why a count is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lost {
-    /// The time was long enough for a second overflow.
-    MayHaveOverflown {
-        /// The time in nanoseconds.
-        ns: u64,
-    },
+    /// The time, in nanoseconds, was long enough for a second overflow.
+    MayHaveOverflown(u64),
     /// The clock disagrees with the counter.
     ClockDisagrees {
         /// Instructions by the counter and its flag.
@@ -38,7 +35,7 @@ pub enum Lost {
 impl fmt::Display for Lost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::MayHaveOverflown { ns } => write!(
+            Self::MayHaveOverflown(ns) => write!(
                 f,
                 "the PMU's counter has 32 bits and a flag, {} us are enough for it to overflow \
                  twice, and no clock here counts instructions",
@@ -60,7 +57,7 @@ pub fn unwrap(low: u32, overflowed: bool, ns: u64, clock: Option<u64>) -> Result
     let Some(clock) = clock else {
         return match ns.checked_mul(MOST_PER_NS) {
             Some(most) if most < FLAGGED => Ok(flagged),
-            _ => Err(Lost::MayHaveOverflown { ns }),
+            _ => Err(Lost::MayHaveOverflown(ns)),
         };
     };
     // The number that ends in `low` and is nearest to the clock's.
@@ -82,16 +79,8 @@ mod tests {
 
     #[test]
     fn the_clock_says_how_often_it_overflowed() {
-        for count in [
-            0,
-            1,
-            8192,
-            (1 << 32) - 1,
-            1 << 32,
-            4_994_749_482,
-            (1 << 33) - 1,
-            1 << 33,
-        ] {
+        let (once, twice) = (1 << 32, 1 << 33);
+        for count in [0, 1, 8192, once - 1, once, 4_994_749_482, twice - 1, twice] {
             for more in [0, 7 << 32, 1 << 50] {
                 let count: u64 = count + more;
                 let overflowed = count >> 32 > 0;
@@ -108,10 +97,8 @@ mod tests {
         let ns = FLAGGED / MOST_PER_NS;
         assert_eq!(unwrap(5, true, ns - 1, None), Ok(1 << 32 | 5));
         for ns in [ns, u64::MAX] {
-            assert_eq!(
-                unwrap(5, true, ns, None),
-                Err(Lost::MayHaveOverflown { ns })
-            );
+            let lost = Err(Lost::MayHaveOverflown(ns));
+            assert_eq!(unwrap(5, true, ns, None), lost);
         }
     }
 

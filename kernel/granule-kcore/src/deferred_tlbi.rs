@@ -1,8 +1,7 @@
 //! The range of the linear map whose TLBI is deferred: its entries changed, and TLBs may still hold
 //! the old ones. Code that relies on the TLB there issues the TLBI first.
 //!
-//! One range covers all deferred changes, because they are few and soon invalidated, and a surplus
-//! TLBI does no harm.
+//! One range covers all deferred changes: they are few, and a surplus TLBI does no harm.
 
 use core::ops::Range;
 

@@ -19,8 +19,7 @@ pub struct Frame {
     pub esr: u64,
     /// The faulting address, for faults that have one.
     pub far: u64,
-    /// A frame record (x29, elr), so that a walk of frame pointers continues from the handler into
-    /// the interrupted code.
+    /// A frame record (x29, elr): a walk of frame pointers continues in the interrupted code.
     pub record: [u64; 2],
 }
 

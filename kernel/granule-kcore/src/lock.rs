@@ -205,8 +205,7 @@ impl<C: Cpu, P: Policy> RawLock<C, P> {
         }
     }
 
-    /// If the policy masks interrupts, they must be masked already: a CPU could otherwise be parked
-    /// after it took the lock.
+    /// If the policy masks interrupts, they must be masked already: a holder must not be parked.
     fn take(&self) -> bool {
         let this = C::number() + 1;
         self.holder

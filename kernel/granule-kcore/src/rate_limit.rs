@@ -31,8 +31,7 @@ impl RateLimit {
         left_out: 0,
     };
 
-    /// Asks for one line, with the counter at `now` and `hz` ticks per second; `None` if the line must
-    /// be left out.
+    /// Asks for one line, with the counter at `now` and `hz` ticks per second; `None` refuses it.
     #[must_use]
     pub fn take(&mut self, now: u64, hz: u64) -> Option<Permit> {
         let hz = hz.max(1);
@@ -68,22 +67,14 @@ mod tests {
             let mut budget = RateLimit::NEW;
             let mut at = |ticks: u64| budget.take(start.wrapping_add(ticks), HZ);
             for index in 1..=BURST {
-                let last = index == BURST;
-                assert_eq!(
-                    at(index.into()),
-                    Some(Permit { left_out: 0, last }),
-                    "{index}"
-                );
+                let (left_out, last) = (0, index == BURST);
+                assert_eq!(at(index.into()), Some(Permit { left_out, last }), "{index}");
             }
             for tick in 0..900 {
                 assert_eq!(at(100 + tick), None);
             }
-            let some = |left_out| {
-                Some(Permit {
-                    left_out,
-                    last: true,
-                })
-            };
+            let last = true;
+            let some = |left_out| Some(Permit { left_out, last });
             assert_eq!(at(1001), some(900));
             assert_eq!(at(1002), None);
             // Only time earns a permit; refused requests do not.

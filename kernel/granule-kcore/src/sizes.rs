@@ -5,9 +5,8 @@
 //! bounds counts. The layout of the address space does not depend on them: it is the same in every
 //! build.
 //!
-//! With one size fixed nothing else is: VA size and 52-bit formats are chosen at boot. The image is aligned
-//! to the largest size that it has code for. A request for another size is ignored with a line that has the
-//! reason; a CPU without the size is refused.
+//! VA size and 52-bit formats are chosen at boot in every build. A request for a size without code is ignored
+//! with a line that has the reason; a CPU without any of the sizes is refused.
 
 use granule::arch::Page;
 #[cfg(page_4k)]

@@ -157,10 +157,8 @@ mod tests {
     #[test]
     fn a_size_must_reach_all_ram() {
         let high = 1 << 49;
-        let error = Unusable::Reach {
-            bits: 48,
-            ram_end: high,
-        };
+        let (bits, ram_end) = (48, high);
+        let error = Unusable::Reach { bits, ram_end };
         for size in [K4, K16] {
             assert_eq!(of((LARGE, LARGE), K64, size, high), Err(error));
             assert!(of((LARGE, LARGE), K64, size, 1 << 48).is_ok());

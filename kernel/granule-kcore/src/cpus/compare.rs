@@ -111,9 +111,9 @@ pub fn compare(needs: &Needs, cpu: &CpuFeatures, run_el: u32) -> Result<(), Mism
         return mismatch(Reason::Lpa2, 52, 48);
     }
     at_least(Reason::VaBits, needs.most_va_bits, cpu.most_va_bits(size))?;
-    if needs.least_va_bits < cpu.least_va_bits(size) {
-        let (needs, has) = (needs.least_va_bits, cpu.least_va_bits(size));
-        return mismatch(Reason::LeastVaBits, needs as u64, has as u64);
+    let (least, has) = (needs.least_va_bits, cpu.least_va_bits(size));
+    if least < has {
+        return mismatch(Reason::LeastVaBits, least as u64, has as u64);
     }
     // This is required even where all RAM lies lower: with TCR.IPS above the implemented size the CPU
     // uses its own size, and an address beyond it faults on this CPU alone.
@@ -191,10 +191,9 @@ mod tests {
     };
 
     fn needs(size: PageSize, va_bits: u32) -> Needs {
-        let cpu = MAX;
-        let upper = Geometry::new(&cpu, size, va_bits, VaRange::Upper, Regime::El1And0).unwrap();
-        let lower = upper.with_va_range(&cpu, VaRange::Lower, 31, size).unwrap();
-        Needs::new(&upper, &lower, &cpu, 2)
+        let upper = Geometry::new(&MAX, size, va_bits, VaRange::Upper, Regime::El1And0).unwrap();
+        let lower = upper.with_va_range(&MAX, VaRange::Lower, 31, size).unwrap();
+        Needs::new(&upper, &lower, &MAX, 2)
     }
 
     fn against(needs: &Needs, change: impl Fn(&mut CpuFeatures)) -> Result<(), Mismatch> {
@@ -229,132 +228,38 @@ mod tests {
         assert_eq!(against(&needs(PageSize::K4, 48), all), Ok(()));
     }
 
+    /// LPA2 gives a shorter VA 52-bit output too.
     #[test]
     fn each_lack_is_found_with_both_numbers() {
+        use PageSize::{K4, K16, K64};
+        use Reason::{AsidBits, Lpa2, PaBits, VaBits};
+        const SIZE: Reason = Reason::PageSize;
         type Change = fn(&mut CpuFeatures);
-        let cases: [(PageSize, u32, Change, Mismatch); 9] = [
-            (
-                PageSize::K4,
-                48,
-                |r| set(&mut r.mmfr0, 28, 0xf),
-                Mismatch {
-                    reason: Reason::PageSize,
-                    needs: 4096,
-                    has: 0,
-                },
-            ),
-            (
-                PageSize::K16,
-                48,
-                |r| set(&mut r.mmfr0, 20, 0),
-                Mismatch {
-                    reason: Reason::PageSize,
-                    needs: 16384,
-                    has: 0,
-                },
-            ),
-            (
-                PageSize::K64,
-                48,
-                |r| set(&mut r.mmfr0, 24, 0xf),
-                Mismatch {
-                    reason: Reason::PageSize,
-                    needs: 65536,
-                    has: 0,
-                },
-            ),
-            (
-                PageSize::K4,
-                52,
-                |r| set(&mut r.mmfr0, 28, 0),
-                Mismatch {
-                    reason: Reason::Lpa2,
-                    needs: 52,
-                    has: 48,
-                },
-            ),
-            (
-                PageSize::K16,
-                52,
-                |r| set(&mut r.mmfr0, 20, 1),
-                Mismatch {
-                    reason: Reason::Lpa2,
-                    needs: 52,
-                    has: 48,
-                },
-            ),
-            (
-                PageSize::K64,
-                52,
-                |r| set(&mut r.mmfr2, 16, 0),
-                Mismatch {
-                    reason: Reason::VaBits,
-                    needs: 52,
-                    has: 48,
-                },
-            ),
-            (
-                PageSize::K64,
-                48,
-                |r| set(&mut r.mmfr0, 0, 4),
-                Mismatch {
-                    reason: Reason::PaBits,
-                    needs: 52,
-                    has: 44,
-                },
-            ),
-            (
-                PageSize::K4,
-                39,
-                |r| set(&mut r.mmfr0, 0, 2),
-                Mismatch {
-                    reason: Reason::PaBits,
-                    needs: 52,
-                    has: 40,
-                },
-            ),
-            (
-                PageSize::K4,
-                48,
-                |r| set(&mut r.mmfr0, 4, 0),
-                Mismatch {
-                    reason: Reason::AsidBits,
-                    needs: 16,
-                    has: 8,
-                },
-            ),
+        let cases: [(PageSize, u32, Change, Reason, u64, u64); 9] = [
+            (K4, 48, |r| set(&mut r.mmfr0, 28, 0xf), SIZE, 4096, 0),
+            (K16, 48, |r| set(&mut r.mmfr0, 20, 0), SIZE, 16384, 0),
+            (K64, 48, |r| set(&mut r.mmfr0, 24, 0xf), SIZE, 65536, 0),
+            (K4, 52, |r| set(&mut r.mmfr0, 28, 0), Lpa2, 52, 48),
+            (K16, 52, |r| set(&mut r.mmfr0, 20, 1), Lpa2, 52, 48),
+            (K64, 52, |r| set(&mut r.mmfr2, 16, 0), VaBits, 52, 48),
+            (K64, 48, |r| set(&mut r.mmfr0, 0, 4), PaBits, 52, 44),
+            (K4, 39, |r| set(&mut r.mmfr0, 0, 2), PaBits, 52, 40),
+            (K4, 48, |r| set(&mut r.mmfr0, 4, 0), AsidBits, 16, 8),
         ];
-        for (size, bits, change, expected) in cases {
+        for (size, bits, change, reason, least, has) in cases {
             let found = against(&needs(size, bits), change);
-            // LPA2 gives a shorter VA 52-bit output too.
-            assert_eq!(found, Err(expected), "{size} {bits}");
+            assert_eq!(found, mismatch(reason, least, has), "{size} {bits}");
         }
-    }
-
-    #[test]
-    fn a_small_identity_map_needs_small_address_spaces() {
-        let cpu = MAX;
-        let upper = Geometry::new(&cpu, PageSize::K4, 48, VaRange::Upper, Regime::El1And0).unwrap();
-        let lower = upper
-            .with_va_range(&cpu, VaRange::Lower, 20, PageSize::K4)
-            .unwrap();
-        let needs = Needs::new(&upper, &lower, &cpu, 1);
-        let mut registers = MAX;
-        set(&mut registers.mmfr2, 28, 0);
-        let found = compare(&needs, &registers, 1).unwrap_err();
-        assert_eq!(
-            (found.reason, found.needs, found.has),
-            (Reason::LeastVaBits, 20, 25)
-        );
-    }
-
-    #[test]
-    fn all_cpus_run_at_one_level() {
-        let found = compare(&needs(PageSize::K4, 48), &MAX, 1).unwrap_err();
-        assert_eq!(
-            (found.reason, found.needs, found.has),
-            (Reason::RunLevel, 2, 1)
-        );
+        // All CPUs run at one level.
+        let found = compare(&needs(K4, 48), &MAX, 1);
+        assert_eq!(found, mismatch(Reason::RunLevel, 2, 1));
+        // A small identity map needs small address spaces.
+        let small = Needs {
+            least_va_bits: 20,
+            ..needs(K4, 48)
+        };
+        let found = against(&small, |r| set(&mut r.mmfr2, 28, 0));
+        assert_eq!(found, mismatch(Reason::LeastVaBits, 20, 25));
     }
 
     #[test]
@@ -363,14 +268,8 @@ mod tests {
         for number in 0..64 {
             if let Some(reason) = Reason::from_number(number) {
                 assert_eq!(reason as u32, number);
-                texts.push(
-                    Mismatch {
-                        reason,
-                        needs: 16384,
-                        has: 3,
-                    }
-                    .to_string(),
-                );
+                let (needs, has) = (16384, 3);
+                texts.push(Mismatch { reason, needs, has }.to_string());
             }
         }
         assert_eq!(texts.len(), 10);

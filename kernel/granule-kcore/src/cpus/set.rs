@@ -78,7 +78,7 @@ impl fmt::Display for CpuSet {
 }
 
 /// A set that several CPUs change.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct AtomicCpuSet([AtomicU64; WORDS]);
 
 impl AtomicCpuSet {
@@ -131,12 +131,6 @@ impl AtomicCpuSet {
     }
 }
 
-impl Default for AtomicCpuSet {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -177,10 +171,8 @@ mod tests {
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1);
             let cpu = (state >> 33) as usize % MOST_CPUS;
-            assert_eq!(
-                shared.contains(cpu, Ordering::Relaxed),
-                theirs.contains(&cpu)
-            );
+            let contains = shared.contains(cpu, Ordering::Relaxed);
+            assert_eq!(contains, theirs.contains(&cpu));
             assert_eq!(shared.is_empty(Ordering::Relaxed), theirs.is_empty());
             if state >> 63 == 0 {
                 ours = ours.with(cpu);

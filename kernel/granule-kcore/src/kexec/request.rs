@@ -124,8 +124,7 @@ pub fn ask<A: Requester>(requester: &A, call: u64) -> Outcome<A::Why> {
     if let Some(why) = requester.sleep_until(answer) {
         return Outcome::Refused(why);
     }
-    // The task was killed: it withdraws its request, or waits for the outcome if the boot CPU accepted
-    // it.
+    // The task was killed: it withdraws its request unless the boot CPU has accepted it.
     if requester.with(Request::withdraw) {
         requester.thaw();
         return Outcome::Withdrawn;
@@ -290,17 +289,14 @@ mod tests {
         let order = Order {
             comes: u32::MAX,
             kills: u32::MAX,
-            at_once: true,
+            at_once: false,
         };
         for there in [
             Request::Asked { call: 5, by: 2 },
             Request::Leaving,
             Request::Refused { by: 2, why: WHY },
         ] {
-            let fake = Fake::new(Order {
-                at_once: false,
-                ..order
-            });
+            let fake = Fake::new(order);
             fake.frozen.set(true);
             *fake.request.borrow_mut() = there;
             assert_eq!(ask(&fake, CALL), Outcome::Busy);

@@ -12,6 +12,7 @@
 //! | `loud@NUMBER` | that interrupt stays enabled, whatever is written |
 
 use super::handoff_note::NAMES;
+use crate::parameters::test::number;
 
 /// The parsed words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,15 +73,6 @@ impl TestWords {
     }
 }
 
-/// A hexadecimal number with `0x`, otherwise decimal.
-fn number(text: &[u8]) -> Option<u64> {
-    let text = str::from_utf8(text).ok()?;
-    match text.strip_prefix("0x") {
-        Some(digits) => u64::from_str_radix(digits, 16).ok(),
-        None => text.parse().ok(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,20 +94,30 @@ mod tests {
 
     #[test]
     fn each_word_sets_its_field_and_no_other() {
-        let test = good("initrd@0x1000,tree@7,flip@9");
-        assert_eq!(test.places, [None, Some(0x1000), Some(7)]);
-        assert_eq!(test.flip, Some(9));
-        let test = good("loosen@1,map@2");
-        assert_eq!((test.loosen, test.map, test.flip), (true, Some(2), None));
-        let test = good("frees@64");
-        assert_eq!((test.frees, test.flip), (Some(64), None));
-        let test = good("decay@4096");
-        assert_eq!((test.decay, test.flip), (Some(4096), None));
-        let test = good("stays@3,loud@27");
+        let places = |kernel, initrd, tree| TestWords {
+            places: [kernel, initrd, tree],
+            ..TestWords::default()
+        };
+        assert_eq!(good("kernel@9"), places(Some(9), None, None));
         assert_eq!(
-            (test.stays, test.loud, test.loosen),
-            (Some(3), Some(27), false)
+            good("initrd@0x1000,tree@7"),
+            places(None, Some(0x1000), Some(7))
         );
+        type Set = fn(&mut TestWords);
+        let sets: [(&str, Set); 7] = [
+            ("flip@9", |words| words.flip = Some(9)),
+            ("frees@64", |words| words.frees = Some(64)),
+            ("map@2", |words| words.map = Some(2)),
+            ("loosen@1", |words| words.loosen = true),
+            ("decay@4096", |words| words.decay = Some(4096)),
+            ("stays@3", |words| words.stays = Some(3)),
+            ("loud@27", |words| words.loud = Some(27)),
+        ];
+        for (word, set) in sets {
+            let mut expected = TestWords::default();
+            set(&mut expected);
+            assert_eq!(good(word), expected);
+        }
     }
 
     #[test]

@@ -171,14 +171,20 @@ fn a_holder_has_interrupts_as_its_policy_says() {
     });
 }
 
+/// A lock that CPU 1 holds, and CPU 2 waits for without patience.
+fn held_by_another() -> RawLock<Modelled, Masked> {
+    let lock = RawLock::new();
+    be(1, None);
+    let _ = lock.acquire();
+    be(2, None);
+    IMPATIENT.with(|impatient| impatient.set(true));
+    lock
+}
+
 #[test]
 fn a_waiter_that_gives_up_may_take_the_lock_away() {
     run(|| {
-        let lock = RawLock::<Modelled, Masked>::new();
-        be(1, None);
-        let _ = lock.acquire();
-        be(2, None);
-        IMPATIENT.with(|impatient| impatient.set(true));
+        let lock = held_by_another();
         assert!(lock.try_acquire().is_none());
         assert!(!MASKED.with(Cell::get));
         let stuck = lock.acquire_or_give_up().unwrap_err();
@@ -196,12 +202,7 @@ fn a_waiter_that_gives_up_may_take_the_lock_away() {
 #[should_panic(expected = "CPU 2 waits for a lock that CPU 1 does not release")]
 fn a_holder_that_is_stuck_is_named() {
     run(|| {
-        let lock = RawLock::<Modelled, Masked>::new();
-        be(1, None);
-        let _ = lock.acquire();
-        be(2, None);
-        IMPATIENT.with(|impatient| impatient.set(true));
-        let _ = lock.acquire();
+        let _ = held_by_another().acquire();
     });
 }
 

@@ -7,7 +7,6 @@
 //! except that every `granule.test=` and `arm64.fake_cpu=` counts.
 
 mod leaves;
-mod linear_map;
 mod problem;
 mod rodata;
 #[cfg(any(test, feature = "test-image"))]
@@ -86,7 +85,7 @@ pub struct KexecOptions {
     pub digest: bool,
 }
 
-/// The keys of the words that are read here, in the order of [`Values`].
+/// The keys of the words that are read here.
 const KEYS: [&str; 16] = [
     "maxcpus=",
     "rodata=",
@@ -126,8 +125,7 @@ const PREFIXES: [&str; 3] = ["arm64.", "granule.", "linear_map"];
 /// The keys of the words that name a console, which is found before the MMU is on.
 const OF_CONSOLES: [&str; 2] = ["earlycon=", "console="];
 
-/// Whether an unknown key looks like one of the kernel's: it has one of its prefixes, or is a known key
-/// with one typing error.
+/// Whether an unknown key has a prefix of the kernel's, or is a known key with one typing error.
 fn looks_like_ours(key: &[u8]) -> bool {
     let mut known = KEYS.iter().chain(&OF_CONSOLES).chain(&FLAGS_BEFORE);
     let misspelt = |known: &&str| {
@@ -163,71 +161,55 @@ fn has_key(word: &Word<'_>, key: &str) -> bool {
         .is_some_and(|key| key.as_bytes() == word.key)
 }
 
-/// The last value of each of [`KEYS`].
-type Values<'a> = [Option<&'a [u8]>; KEYS.len()];
-
 impl<'a> Parameters<'a> {
     /// Parses `line`, and calls `problem` for each word that cannot be used.
     pub fn parse(line: &'a [u8], mut problem: impl FnMut(Problem<'a>)) -> Self {
         let values = last_values(line, &mut problem);
-        let [
-            most_cpus,
-            rodata,
-            bbm,
-            errata,
-            strategy,
-            barriers,
-            debug_pagealloc,
-            merge,
-            count,
-            bench,
-            persist,
-            kexec,
-            init,
-            user_page_size,
-            large_leaves,
-            most_areas,
-        ] = values;
-        let mut read = Reader(&mut problem);
-        read.earlycon(words::find(line, words::EARLYCON_KEY));
-        read.console(words::console(line));
+        let mut read = Reader {
+            values,
+            problem: &mut problem,
+        };
+        read.earlycon(line);
+        read.console(line);
         read.acpi(line);
-        let strategy = read.strategy(strategy);
+        let strategy = read.strategy();
         Self {
-            most_cpus: read.most_cpus(most_cpus),
-            most_areas: read.most_areas(most_areas),
-            rodata: read.rodata(rodata),
-            bbm: read.bbm(bbm),
-            errata: read.errata(errata),
+            most_cpus: read.most_cpus(),
+            most_areas: read.most_areas(),
+            rodata: read.rodata(),
+            bbm: read.bbm(),
+            errata: read.errata(),
             strategy,
-            barriers: read.barriers(barriers, strategy),
+            barriers: read.barriers(strategy),
             debug_pagealloc: read.one_of(
                 "debug_pagealloc=",
-                debug_pagealloc,
                 [("on", true), ("off", false)],
                 "on or off",
                 false,
             ),
             merges_when_idle: read.one_of(
                 "granule.merge=",
-                merge,
                 [("idle", true), ("off", false)],
                 "idle or off",
                 true,
             ),
-            counts_instructions: read.is("granule.count=", count, "instructions"),
-            bench: read.bench(bench),
-            persist: read.persist(persist),
-            kexec: read.kexec(kexec),
+            counts_instructions: read.one_of(
+                "granule.count=",
+                [("instructions", true)],
+                "instructions",
+                false,
+            ),
+            bench: read.bench(),
+            persist: read.persist(),
+            kexec: read.kexec(),
             user_page_size: read.one_of(
                 "user_pagesize=",
-                user_page_size,
                 PageSize::ALL.map(|size| (size.name(), Some(size))),
                 "4k, 16k or 64k",
                 None,
             ),
-            large_leaves: read.large_leaves(large_leaves),
-            init: init.unwrap_or(b"/init"),
+            large_leaves: read.large_leaves(),
+            init: read.value("rdinit=").unwrap_or(b"/init"),
             line,
             #[cfg(any(test, feature = "test-image"))]
             test: test::TestParameters::parse(line, &mut problem),
@@ -239,6 +221,9 @@ impl<'a> Parameters<'a> {
         words::init_arguments(self.line)
     }
 }
+
+/// The last value of each of [`KEYS`].
+type Values<'a> = [Option<&'a [u8]>; KEYS.len()];
 
 /// Collects the last value of each key, and calls `problem` for each unknown word.
 fn last_values<'a>(line: &'a [u8], problem: &mut impl FnMut(Problem<'a>)) -> Values<'a> {
@@ -252,13 +237,13 @@ fn last_values<'a>(line: &'a [u8], problem: &mut impl FnMut(Problem<'a>)) -> Val
         if let Some(slot) = index.and_then(|index| values.get_mut(index)) {
             match word.value {
                 Some(_) => *slot = word.value,
-                None => problem(Problem::NoValue { key }),
+                None => problem(Problem::NoValue(key)),
             }
         } else if of_tests && !cfg!(any(test, feature = "test-image")) {
-            problem(Problem::TestImageOnly { key });
+            problem(Problem::TestImageOnly(key));
         } else if known {
             if word.value.is_none() {
-                problem(Problem::NoValue { key });
+                problem(Problem::NoValue(key));
             }
         } else if let Some((key, value)) = flag.zip(word.value) {
             problem(Problem::BadValue {
@@ -268,16 +253,25 @@ fn last_values<'a>(line: &'a [u8], problem: &mut impl FnMut(Problem<'a>)) -> Val
                 instead: Instead::Ignores,
             });
         } else if looks_like_ours(key) {
-            problem(Problem::UnknownWord { key });
+            problem(Problem::UnknownWord(key));
         }
     }
     values
 }
 
 /// Parses values, and reports invalid ones.
-struct Reader<'p, P>(&'p mut P);
+struct Reader<'a, 'p, P> {
+    values: Values<'a>,
+    problem: &'p mut P,
+}
 
-impl<'a, P: FnMut(Problem<'a>)> Reader<'_, P> {
+impl<'a, P: FnMut(Problem<'a>)> Reader<'a, '_, P> {
+    /// The last value of one of [`KEYS`].
+    fn value(&self, key: &str) -> Option<&'a [u8]> {
+        let index = KEYS.iter().position(|known| *known == key)?;
+        *self.values.get(index)?
+    }
+
     /// Reports an invalid value.
     fn bad(
         &mut self,
@@ -286,7 +280,7 @@ impl<'a, P: FnMut(Problem<'a>)> Reader<'_, P> {
         expected: &'static str,
         instead: Instead,
     ) {
-        (self.0)(Problem::BadValue {
+        (self.problem)(Problem::BadValue {
             key,
             value,
             expected,
@@ -298,34 +292,38 @@ impl<'a, P: FnMut(Problem<'a>)> Reader<'_, P> {
     fn one_of<T: Copy + PartialEq, const N: usize>(
         &mut self,
         key: &'static str,
-        value: Option<&'a [u8]>,
         choices: [(&'static str, T); N],
         expected: &'static str,
         default: T,
     ) -> T {
-        let Some(value) = value else { return default };
-        let named = |(name, _): &&(&str, T)| name.as_bytes() == value;
-        if let Some((_, choice)) = choices.iter().find(named) {
-            return *choice;
-        }
         let taken = choices.iter().find(|(_, choice)| *choice == default);
         let instead = taken.map_or(Instead::Ignores, |(name, _)| Instead::Takes(name));
-        self.bad(key, value, expected, instead);
-        default
+        let choice = self.parsed(key, expected, instead, |value| {
+            let named = choices.iter().find(|(name, _)| name.as_bytes() == value);
+            named.map(|(_, choice)| *choice)
+        });
+        choice.unwrap_or(default)
     }
 
-    /// Whether the value is `only`, the one value that the key allows.
-    fn is(&mut self, key: &'static str, value: Option<&'a [u8]>, only: &'static str) -> bool {
-        let Some(value) = value else { return false };
-        let is_it = value == only.as_bytes();
-        if !is_it {
-            self.bad(key, value, only, Instead::Ignores);
+    /// The value as `parse` reads it; `None` if there is none, or if it cannot be read, which is reported.
+    fn parsed<T>(
+        &mut self,
+        key: &'static str,
+        expected: &'static str,
+        instead: Instead,
+        parse: impl FnOnce(&'a [u8]) -> Option<T>,
+    ) -> Option<T> {
+        let value = self.value(key)?;
+        let parsed = parse(value);
+        if parsed.is_none() {
+            self.bad(key, value, expected, instead);
         }
-        is_it
+        parsed
     }
 
     /// The console was found before the MMU is on. Here a value that named none is reported.
-    fn earlycon(&mut self, value: Option<&'a [u8]>) {
+    fn earlycon(&mut self, line: &'a [u8]) {
+        let value = words::find(line, words::EARLYCON_KEY);
         if let Some(value) = value.filter(|value| words::earlycon(value).is_none()) {
             let expected = "a UART and the address of its registers, as in pl011,0x9000000 or \
                             uart8250,mmio32,0x9000000";
@@ -333,23 +331,12 @@ impl<'a, P: FnMut(Problem<'a>)> Reader<'_, P> {
         }
     }
 
-    fn console(&mut self, value: Option<&'a [u8]>) {
+    fn console(&mut self, line: &'a [u8]) {
+        let value = words::console(line);
         if let Some(value) = value.filter(|value| words::console_device(value).is_none()) {
             let expected = "ttyAMA, ttyS, ttyPS or ttymxc and one digit, as in ttyAMA0";
             self.bad("console=", value, expected, Instead::Ignores);
         }
-    }
-
-    fn most_cpus(&mut self, value: Option<&'a [u8]>) -> usize {
-        let Some(value) = value else {
-            return usize::MAX;
-        };
-        let most = decimal(value).map(|most| usize::try_from(most).unwrap_or(usize::MAX));
-        if most.is_none() {
-            self.bad("maxcpus=", value, "a number of CPUs", Instead::Ignores);
-        }
-        // As for Linux, 0 means that no other CPU is started.
-        most.map_or(usize::MAX, |most| most.max(1))
     }
 
     /// The word was read before the MMU is on. Here a value without a meaning is reported.
@@ -361,30 +348,34 @@ impl<'a, P: FnMut(Problem<'a>)> Reader<'_, P> {
         }
     }
 
-    fn rodata(&mut self, value: Option<&'a [u8]>) -> Rodata {
+    /// As for Linux, 0 means that no other CPU is started.
+    fn most_cpus(&mut self) -> usize {
+        let most = self.parsed("maxcpus=", "a number of CPUs", Instead::Ignores, decimal);
+        let most = most.map(|most| usize::try_from(most).unwrap_or(usize::MAX));
+        most.map_or(usize::MAX, |most| most.max(1))
+    }
+
+    fn rodata(&mut self) -> Rodata {
         let all = [Rodata::Off, Rodata::NoAlias, Rodata::On, Rodata::Full];
         let choices = all.map(|choice| (choice.name(), choice));
-        let expected = "off, noalias, on or full";
-        self.one_of("rodata=", value, choices, expected, Rodata::On)
+        self.one_of("rodata=", choices, "off, noalias, on or full", Rodata::On)
     }
 
-    fn bbm(&mut self, value: Option<&'a [u8]>) -> BbmLevel {
-        match value {
-            None | Some(b"3") => BbmLevel::Level3,
-            Some(b"2") => BbmLevel::Level2,
-            Some(b"1") => BbmLevel::Level1,
-            Some(b"0") => BbmLevel::Level0,
-            Some(value) => {
-                let taken = Instead::Takes("what the CPUs have");
-                self.bad("arm64.bbm=", value, "0, 1, 2 or 3", taken);
-                BbmLevel::Level3
-            }
-        }
+    fn bbm(&mut self) -> BbmLevel {
+        let taken = Instead::Takes("what the CPUs have");
+        let level = self.parsed("arm64.bbm=", "0, 1, 2 or 3", taken, |value| match value {
+            b"3" => Some(BbmLevel::Level3),
+            b"2" => Some(BbmLevel::Level2),
+            b"1" => Some(BbmLevel::Level1),
+            b"0" => Some(BbmLevel::Level0),
+            _ => None,
+        });
+        level.unwrap_or(BbmLevel::Level3)
     }
 
-    fn errata(&mut self, value: Option<&'a [u8]>) -> Errata {
+    fn errata(&mut self) -> Errata {
         let mut errata = Errata::NONE;
-        for name in listed(value) {
+        for name in listed(self.value("arm64.errata=")) {
             if !errata.force(name) {
                 let expected = "the name of an erratum (crates/granule/src/arch/errata.rs)";
                 self.bad("arm64.errata=", name, expected, Instead::Ignores);
@@ -393,16 +384,25 @@ impl<'a, P: FnMut(Problem<'a>)> Reader<'_, P> {
         errata
     }
 
-    fn strategy(&mut self, value: Option<&'a [u8]>) -> Option<Strategy> {
+    /// None stands for `direct`: tables come from memory that the linear map already covers.
+    fn strategy(&mut self) -> Option<Strategy> {
+        let choices = [
+            ("base", Some(Strategy::Base)),
+            ("no-cont-remap", Some(Strategy::NoContRemap)),
+            ("batch-barriers", Some(Strategy::BatchBarriers)),
+            ("no-alloc-remap", Some(Strategy::NoAllocRemap)),
+            ("lazy-unmap", Some(Strategy::LazyUnmap)),
+            ("direct", None),
+        ];
         let expected = "base, no-cont-remap, batch-barriers, no-alloc-remap, lazy-unmap or direct";
-        self.one_of("linear_map=", value, linear_map::CHOICES, expected, None)
+        self.one_of("linear_map=", choices, expected, None)
     }
 
-    fn barriers(&mut self, value: Option<&'a [u8]>, strategy: Option<Strategy>) -> Barriers {
+    fn barriers(&mut self, strategy: Option<Strategy>) -> Barriers {
         let default = strategy.map_or(Barriers::Table, Strategy::barriers);
         let choices = [("entry", Barriers::Entry), ("table", Barriers::Table)];
         let key = "linear_map_barriers=";
-        let barriers = self.one_of(key, value, choices, "entry or table", default);
+        let barriers = self.one_of(key, choices, "entry or table", default);
         if barriers == Barriers::Entry && strategy.is_none() {
             let expected = "table, as direct has no slots to close between entries";
             self.bad(key, b"entry", expected, Instead::Takes("table"));
@@ -411,68 +411,53 @@ impl<'a, P: FnMut(Problem<'a>)> Reader<'_, P> {
         barriers
     }
 
-    fn bench(&mut self, value: Option<&'a [u8]>) -> Option<Bench> {
-        let value = value?;
-        let mut parts = value.splitn(2, |byte| *byte == b':');
-        let what = parts.next().unwrap_or_default();
-        let bench = match parts.next().filter(|number| !number.is_empty()) {
-            None => Some(None),
-            Some(number) => decimal(number).map(Some),
-        };
-        let bench = bench.and_then(|number| match what {
-            b"permissions" => Some(Bench::Permissions(number)),
-            b"copy" => Some(Bench::Copy(number)),
-            _ => None,
-        });
-        if bench.is_none() {
-            let expected = "permissions or copy, or with `:` and a number";
-            self.bad("granule.bench=", value, expected, Instead::Ignores);
-        }
-        bench
-    }
-
-    fn persist(&mut self, value: Option<&'a [u8]>) -> Option<Range<u64>> {
-        let value = value?;
-        match persist::range(value) {
-            Ok(range) => Some(range),
-            Err(expected) => {
-                self.bad("granule.persist=", value, expected, Instead::KeepsNothing);
-                None
+    fn bench(&mut self) -> Option<Bench> {
+        let expected = "permissions or copy, or with `:` and a number";
+        self.parsed("granule.bench=", expected, Instead::Ignores, |value| {
+            let mut parts = value.splitn(2, |byte| *byte == b':');
+            let what = parts.next().unwrap_or_default();
+            let number = match parts.next().filter(|number| !number.is_empty()) {
+                None => None,
+                Some(number) => Some(decimal(number)?),
+            };
+            match what {
+                b"permissions" => Some(Bench::Permissions(number)),
+                b"copy" => Some(Bench::Copy(number)),
+                _ => None,
             }
-        }
+        })
     }
 
-    fn large_leaves(&mut self, value: Option<&'a [u8]>) -> LargeLeaves {
-        let read = value.map(|value| (value, leaves::policy(value)));
-        if let Some((value, None)) = read {
-            self.bad(
-                "user_large_leaves=",
-                value,
-                "off, groups or blocks, the last two perhaps with the most bytes of a touch as in blocks,2M",
-                Instead::Takes("blocks"),
-            );
+    fn persist(&mut self) -> Option<Range<u64>> {
+        let value = self.value("granule.persist=")?;
+        let range = persist::range(value);
+        if let Err(expected) = range {
+            self.bad("granule.persist=", value, expected, Instead::KeepsNothing);
         }
-        read.and_then(|(_, policy)| policy)
-            .unwrap_or(LargeLeaves::BLOCKS)
+        range.ok()
     }
 
-    fn most_areas(&mut self, value: Option<&'a [u8]>) -> usize {
-        let most = value.map(|value| decimal(value).and_then(|most| most.try_into().ok()));
-        if let (Some(value), Some(None)) = (value, most) {
-            let expected = "a number of areas, such as 65530";
-            self.bad(
-                "user_max_map_count=",
-                value,
-                expected,
-                Instead::Takes("65530"),
-            );
-        }
-        most.flatten().unwrap_or(Settings::MOST_VMAS)
+    fn large_leaves(&mut self) -> LargeLeaves {
+        let policy = self.parsed(
+            "user_large_leaves=",
+            "off, groups or blocks, the last two perhaps with the most bytes of a touch as in blocks,2M",
+            Instead::Takes("blocks"),
+            leaves::policy,
+        );
+        policy.unwrap_or(LargeLeaves::BLOCKS)
     }
 
-    fn kexec(&mut self, value: Option<&'a [u8]>) -> KexecOptions {
+    fn most_areas(&mut self) -> usize {
+        let (expected, taken) = ("a number of areas, such as 65530", Instead::Takes("65530"));
+        let most = self.parsed("user_max_map_count=", expected, taken, |value| {
+            usize::try_from(decimal(value)?).ok()
+        });
+        most.unwrap_or(Settings::MOST_VMAS)
+    }
+
+    fn kexec(&mut self) -> KexecOptions {
         let mut options = KexecOptions::default();
-        for word in listed(value) {
+        for word in listed(self.value("granule.kexec=")) {
             match word {
                 b"uncached" => options.uncached = true,
                 b"digest" => options.digest = true,
@@ -501,7 +486,7 @@ fn listed(value: Option<&[u8]>) -> impl Iterator<Item = &[u8]> {
 }
 
 /// A decimal number without any other character.
-fn decimal(text: &[u8]) -> Option<u64> {
+pub(crate) fn decimal(text: &[u8]) -> Option<u64> {
     if text.is_empty() {
         return None;
     }

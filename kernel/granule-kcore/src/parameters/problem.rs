@@ -1,21 +1,14 @@
-//! A word of the command line that the kernel cannot use, as one line: the word, what was expected,
-//! and what the kernel does instead.
+//! A word that the kernel cannot use, as one line, with what was expected and what is done instead.
 
 use core::fmt;
 
-/// Why a word cannot be used.
+/// Why a word, of which the key is named, cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Problem<'a> {
     /// The word has an unknown key that looks like one of the kernel's.
-    UnknownWord {
-        /// The key.
-        key: &'a [u8],
-    },
+    UnknownWord(&'a [u8]),
     /// The word needs a value and has none.
-    NoValue {
-        /// The key.
-        key: &'a [u8],
-    },
+    NoValue(&'a [u8]),
     /// The value is not one that the key allows.
     BadValue {
         /// The key, with its `=`.
@@ -28,10 +21,7 @@ pub enum Problem<'a> {
         instead: Instead,
     },
     /// The word needs the test image.
-    TestImageOnly {
-        /// The key.
-        key: &'a [u8],
-    },
+    TestImageOnly(&'a [u8]),
 }
 
 /// The kernel's reaction to a word that it cannot use.
@@ -48,10 +38,10 @@ pub enum Instead {
 impl fmt::Display for Problem<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::UnknownWord { key } => {
+            Self::UnknownWord(key) => {
                 write!(f, "{}: no such word; ignored", key.escape_ascii())
             }
-            Self::NoValue { key } => {
+            Self::NoValue(key) => {
                 let key = key.escape_ascii();
                 write!(f, "{key}: expected a value, {key}=VALUE; ignored")
             }
@@ -65,7 +55,7 @@ impl fmt::Display for Problem<'_> {
                 "{key}{}: expected {expected}; {instead}",
                 value.escape_ascii()
             ),
-            Self::TestImageOnly { key } => write!(
+            Self::TestImageOnly(key) => write!(
                 f,
                 "{}=: known to the test image only; ignored",
                 key.escape_ascii()

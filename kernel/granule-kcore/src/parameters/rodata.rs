@@ -4,8 +4,7 @@
 /// pages may change later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rodata {
-    /// Nothing is read-only in the linear map. The image's own mapping keeps its permissions: no page
-    /// is ever writable and executable.
+    /// Nothing is read-only in the linear map. In the image no page is ever writable and executable.
     Off,
     /// The kernel's text and constants, and their alias in the linear map, are read-only.
     NoAlias,

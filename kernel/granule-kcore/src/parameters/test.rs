@@ -12,58 +12,14 @@ const KEY: &str = "granule.test=";
 
 /// The tests whose name is the whole value. Each is explained where the kernel runs it
 /// (kernel/granule-kernel/src/selftest).
-const NAMES: [&str; 50] = [
-    "alloc-failure",
-    "background",
-    "background-busy",
-    "conflict",
-    "conflict-again",
-    "corrupt-hint",
-    "corrupt-missing",
-    "corrupt-output",
-    "corrupt-pattern",
-    "corrupt-permission",
-    "corrupt-read-only",
-    "corrupt-translation",
-    "count",
-    "count-alone",
-    "exception",
-    "execute",
-    "exhaustion",
-    "guard",
-    "guard-beside",
-    "hotplug",
-    "hotplug-new",
-    "ipi",
-    "lines",
-    "mute",
-    "needs-16k",
-    "needs-4k",
-    "needs-4k-or-64k",
-    "needs-64k",
-    "needs-at-most-16k",
-    "noflush",
-    "overflow",
-    "overflow-task",
-    "overflow-task-briefly",
-    "overflow-task-slowly",
-    "pagealloc",
-    "panic",
-    "park",
-    "permission-counts",
-    "permissions",
-    "read-guard",
-    "read-invalid",
-    "secondary-overflow",
-    "secondary-panic",
-    "sized",
-    "splits",
-    "spurious",
-    "stacks",
-    "use-after-free",
-    "write-read-only",
-    "write-text",
-];
+const NAMES: &str = "alloc-failure background background-busy conflict conflict-again corrupt-hint \
+    corrupt-missing corrupt-output corrupt-pattern corrupt-permission corrupt-read-only \
+    corrupt-translation count count-alone exception execute exhaustion guard guard-beside \
+    hotplug hotplug-new ipi lines mute needs-16k needs-4k needs-4k-or-64k needs-64k \
+    needs-at-most-16k noflush overflow overflow-task overflow-task-briefly \
+    overflow-task-slowly pagealloc panic park permission-counts permissions read-guard \
+    read-invalid secondary-overflow secondary-panic sized splits spurious stacks \
+    use-after-free write-read-only write-text";
 
 /// The beginnings of tests with arguments, which the test itself checks.
 const WITH_ARGUMENTS: [&str; 2] = ["permissions-stress:", KEXEC];
@@ -73,7 +29,7 @@ const KEXEC: &str = "kexec:";
 
 fn is_known(test: &[u8]) -> bool {
     let begins = |start: &&str| test.starts_with(start.as_bytes());
-    NAMES.iter().any(|name| name.as_bytes() == test) || WITH_ARGUMENTS.iter().any(begins)
+    NAMES.split(' ').any(|name| name.as_bytes() == test) || WITH_ARGUMENTS.iter().any(begins)
 }
 
 /// The test image's part of the command line.
@@ -87,30 +43,24 @@ pub struct TestParameters<'a> {
 impl<'a> TestParameters<'a> {
     /// Parses `line`, and calls `problem` for each of these words that cannot be used.
     pub(super) fn parse(line: &'a [u8], problem: &mut impl FnMut(Problem<'a>)) -> Self {
-        fake::of_cpu(line, 0, |bad| {
+        let mut bad = |key, value, expected| {
+            let instead = Instead::Ignores;
             problem(Problem::BadValue {
-                key: "arm64.fake_cpu=",
-                value: bad.value,
-                expected: "N:FIELD=VALUE[,...] with N from 1 and ID fields such as parange, tgran4, bbm",
-                instead: Instead::Ignores,
+                key,
+                value,
+                expected,
+                instead,
             });
+        };
+        fake::of_cpu(line, 0, |value| {
+            let expected =
+                "N:FIELD=VALUE[,...] with N from 1 and ID fields such as parange, tgran4, bbm";
+            bad("arm64.fake_cpu=", value, expected);
         });
         for value in values(line) {
-            let mut bad = |key, value, expected| {
-                let instead = Instead::Ignores;
-                problem(Problem::BadValue {
-                    key,
-                    value,
-                    expected,
-                    instead,
-                });
-            };
             if !is_known(value) {
-                bad(
-                    KEY,
-                    value,
-                    "the name of a test (kernel/granule-kcore/src/parameters/test.rs)",
-                );
+                let expected = "the name of a test (kernel/granule-kcore/src/parameters/test.rs)";
+                bad(KEY, value, expected);
             } else if let Some(words) = value.strip_prefix(KEXEC.as_bytes()) {
                 test_words::read(words, |word| {
                     bad("granule.test=kexec:", word, test_words::EXPECTED);
@@ -121,12 +71,7 @@ impl<'a> TestParameters<'a> {
         let inject_conflict = words::find(line, key.as_bytes()).and_then(|value| {
             let number = super::decimal(value).and_then(NonZeroU64::new);
             if number.is_none() {
-                problem(Problem::BadValue {
-                    key,
-                    value,
-                    expected: "the number of a split, from 1",
-                    instead: Instead::Ignores,
-                });
+                bad(key, value, "the number of a split, from 1");
             }
             number
         });
@@ -166,6 +111,15 @@ impl<'a> TestParameters<'a> {
     #[must_use]
     pub fn fake_cpu(&self, number: usize) -> Changes {
         fake::of_cpu(self.line, number, |_| ())
+    }
+}
+
+/// A hexadecimal number with `0x`, otherwise decimal.
+pub(crate) fn number(text: &[u8]) -> Option<u64> {
+    let text = str::from_utf8(text).ok()?;
+    match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
     }
 }
 

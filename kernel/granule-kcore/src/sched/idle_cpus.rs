@@ -16,17 +16,11 @@ const BITS: usize = u64::BITS as usize;
 const WORDS: usize = MOST_CPUS.div_ceil(BITS);
 
 /// A bit for each CPU that may wait.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct IdleCpus {
     words: [AtomicU64; WORDS],
     /// The index of the last word that ever had a bit: a machine with few CPUs looks at one word.
     last: AtomicU64,
-}
-
-impl Default for IdleCpus {
-    fn default() -> Self {
-        Self::new()
-    }
 }
 
 impl IdleCpus {
@@ -204,10 +198,9 @@ mod tests {
                     idle.mark(number);
                 }
                 idle.unmark(0);
-                assert_eq!(
-                    [(); 5].map(|()| idle.pick()),
-                    [Some(5), Some(63), Some(64), Some(MOST_CPUS - 1), None]
-                );
+                for expected in [Some(5), Some(63), Some(64), Some(MOST_CPUS - 1), None] {
+                    assert_eq!(idle.pick(), expected);
+                }
             },
             1,
         );

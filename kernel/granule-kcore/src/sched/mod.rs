@@ -1,5 +1,4 @@
-//! The decisions of the scheduler, without tasks: which task runs next, whether a task may sleep, which CPU
-//! is woken.
+//! The decisions of the scheduler: which task runs next, whether it may sleep, which CPU wakes.
 //!
 //! A task is its place in a table of fixed size, and a CPU is its number. Registers, stacks, interrupts and
 //! locks belong to the kernel. Shuttle tests the steps of [`task_state`] and [`idle_cpus`] in every order

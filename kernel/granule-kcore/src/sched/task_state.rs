@@ -97,12 +97,10 @@ impl TaskState {
         SwitchedOut::Requeue
     }
 
-    /// Wakes the task, after its condition may have come true. Returns whether the caller must queue the
-    /// task.
+    /// Wakes the task, whose condition may be true. Returns whether the caller must queue it.
     #[must_use]
     pub fn wake(&self) -> bool {
-        // Either the sleeper's check after its announcement sees the condition, or this call sees the
-        // announcement.
+        // Either the sleeper's check sees the condition, or this call sees the announcement.
         fence(Ordering::SeqCst);
         loop {
             let old = self.0.load(Ordering::Relaxed);
@@ -184,21 +182,13 @@ mod tests {
 
     fn cpu(test: &TestTask, at: &Mutex<usize>) {
         while !test.over.load(Ordering::SeqCst) {
-            let taken = {
-                let mut queue = test.queue.lock().unwrap();
-                let taken = *queue > 0;
-                *queue = 0;
-                taken
-            };
-            if !taken {
+            let queued = std::mem::take(&mut *test.queue.lock().unwrap());
+            if queued == 0 {
                 shuttle::thread::yield_now();
                 continue;
             }
-            assert_eq!(
-                test.running.fetch_add(1, Ordering::SeqCst),
-                0,
-                "two CPUs run the task"
-            );
+            let running = test.running.fetch_add(1, Ordering::SeqCst);
+            assert_eq!(running, 0, "two CPUs run the task");
             test.state.set_running();
             test.task(at);
             test.running.fetch_sub(1, Ordering::SeqCst);
@@ -210,8 +200,7 @@ mod tests {
 
     #[test]
     fn no_wake_is_lost_and_no_task_runs_twice() {
-        // A forgotten task would keep the CPUs searching for ever. The limit is more steps than any
-        // terminating schedule has.
+        // A forgotten task would keep the CPUs searching. No schedule that ends has so many steps.
         let mut config = shuttle::Config::new();
         config.max_steps = shuttle::MaxSteps::FailAfter(20_000);
         let scheduler = shuttle::scheduler::RandomScheduler::new(SCHEDULES * times());

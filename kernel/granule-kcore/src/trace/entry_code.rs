@@ -20,6 +20,13 @@ const DSB_SY: Step = Step::Barrier(Barrier::DSB_SY);
 const DSB_NSH: Step = Step::Barrier(Barrier::DSB_NSH);
 const DMB_SY: Step = Step::Barrier(Barrier::DMB_SY);
 const SCTLR_EL1: Step = Step::System(System::SCTLR_EL1);
+const SCTLR_EL2: Step = Step::System(System::SCTLR_EL2);
+const TTBR0_EL1: Step = Step::System(System::TTBR0_EL1);
+const TTBR1_EL1: Step = Step::System(System::TTBR1_EL1);
+/// 3 0 2 0 3.
+const TCR2_EL1: Step = Step::System(System(3 << 14 | 2 << 7 | 3));
+const ALLE1: Step = Step::System(System::ALLE1);
+const ALLE2: Step = Step::System(System::ALLE2);
 
 /// The condition under which a part of a routine is executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +65,7 @@ pub const ENTRY: Routine = Routine {
     symbol: "entry",
     parts: &[
         (When::EnteredAtEl1, &[SCTLR_EL1]),
-        (When::EnteredAtEl2, &[Step::System(System::SCTLR_EL2)]),
+        (When::EnteredAtEl2, &[SCTLR_EL2]),
         // The second ISB follows VBAR.
         (When::Always, &[ISB, ISB]),
     ],
@@ -69,7 +76,7 @@ pub const SECONDARY_ENTRY: Routine = Routine {
     symbol: "secondary_entry",
     parts: &[
         (When::EnteredAtEl1, &[SCTLR_EL1]),
-        (When::EnteredAtEl2, &[Step::System(System::SCTLR_EL2)]),
+        (When::EnteredAtEl2, &[SCTLR_EL2]),
         (When::Always, &[ISB]),
         // After the doorbell that named the CPU, and with its vectors set.
         (When::Always, &[DMB_SY, ISB]),
@@ -82,28 +89,8 @@ pub const SETUP_EL2: Routine = Routine {
     parts: &[
         // Between the write and the read of ICC_SRE_EL2.
         (When::Unrecorded, &[ISB]),
-        (
-            When::Vhe,
-            &[
-                ISB,
-                SCTLR_EL1,
-                ISB,
-                Step::System(System::ALLE2),
-                DSB_NSH,
-                ISB,
-            ],
-        ),
-        (
-            When::NoVhe,
-            &[
-                ISB,
-                Step::System(System::ALLE1),
-                Step::System(System::ALLE2),
-                DSB_NSH,
-                ISB,
-                SCTLR_EL1,
-            ],
-        ),
+        (When::Vhe, &[ISB, SCTLR_EL1, ISB, ALLE2, DSB_NSH, ISB]),
+        (When::NoVhe, &[ISB, ALLE1, ALLE2, DSB_NSH, ISB, SCTLR_EL1]),
     ],
 };
 
@@ -111,11 +98,8 @@ pub const SETUP_EL2: Routine = Routine {
 pub const SETUP_RUN_LEVEL: Routine = Routine {
     symbol: "setup_run_level",
     parts: &[
-        // TCR2_EL1 (3 0 2 0 3): gets the value that behaves as on a CPU without it.
-        (
-            When::Unrecorded,
-            &[Step::System(System(3 << 14 | 2 << 7 | 3))],
-        ),
+        // It gets the value that behaves as on a CPU without it.
+        (When::Unrecorded, &[TCR2_EL1]),
         (When::Always, &[ISB]),
     ],
 };
@@ -158,8 +142,8 @@ pub const ENABLE_MMU: Routine = Routine {
             DSB_NSH,
             Step::System(System::MAIR_EL1),
             Step::System(System::TCR_EL1),
-            Step::System(System::TTBR0_EL1),
-            Step::System(System::TTBR1_EL1),
+            TTBR0_EL1,
+            TTBR1_EL1,
             ISB,
             SCTLR_EL1,
             ISB,
@@ -176,8 +160,8 @@ const EMPTY_TLB: [Step; 3] = [Step::System(System::VMALLE1), DSB_NSH, ISB];
 pub const PARK: Routine = Routine {
     symbol: "park_on_identity",
     parts: &[
-        (When::Leaving, &[Step::System(System::TTBR0_EL1), ISB]),
-        (When::Returning, &[Step::System(System::TTBR0_EL1), ISB]),
+        (When::Leaving, &[TTBR0_EL1, ISB]),
+        (When::Returning, &[TTBR0_EL1, ISB]),
         (When::Returning, &EMPTY_TLB),
     ],
 };
@@ -186,11 +170,11 @@ pub const PARK: Routine = Routine {
 pub const PARK_CODE: Routine = Routine {
     symbol: "park_identity_code",
     parts: &[
-        (When::Leaving, &[Step::System(System::TTBR1_EL1), ISB]),
+        (When::Leaving, &[TTBR1_EL1, ISB]),
         (When::Leaving, &EMPTY_TLB),
         // Between AT and the read of PAR.
         (When::Unrecorded, &[ISB]),
-        (When::Returning, &[Step::System(System::TTBR1_EL1), ISB]),
+        (When::Returning, &[TTBR1_EL1, ISB]),
         (When::Returning, &EMPTY_TLB),
     ],
 };

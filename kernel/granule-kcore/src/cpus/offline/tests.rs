@@ -1,5 +1,4 @@
-//! Machines whose firmware refuses, fails or is late, on the host: after a failure everything is as
-//! before.
+//! Machines whose firmware refuses, fails or is late: after a failure everything is as before.
 
 use super::{Others, Why, all};
 use crate::cpus::MOST_CPUS;
@@ -276,10 +275,59 @@ fn all_that_run_go_and_are_reported() {
     assert_eq!((fake.state(1), fake.state(3)), (State::Off, State::Off));
     assert_eq!(fake.with(4, |cpu| cpu.questions), 0);
     assert_eq!(all(&Fake::new(&[])), Ok(CpuSet::default()));
-    assert_eq!(
-        all(&Fake::new(&[WELL; MOST_CPUS - 1])).map(|gone| gone.len()),
-        Ok(MOST_CPUS - 1)
-    );
+    let most = all(&Fake::new(&[WELL; MOST_CPUS - 1]));
+    assert_eq!(most.map(|gone| gone.len()), Ok(MOST_CPUS - 1));
+}
+
+/// CPUs of which one does not go off, its number, the reason, and those that are started again.
+type Failure = (Vec<Cpu>, usize, Why<u8>, &'static [usize]);
+
+#[test]
+fn after_a_failure_only_those_that_went_are_started_again() {
+    let truth = |reaction| cpu(reaction, Answers::TheTruth);
+    // The CPU was never requested to go: it must not be started a second time.
+    let silent = cpu(Reaction::GoesAfter(0), Answers::ErrorFrom(1));
+    // A CPU that takes too long is not waited for without end.
+    let late = truth(Reaction::GoesAfter(PATIENCE as u32 + 1));
+    // A CPU that never saw the request is kept, and not started again.
+    let deaf = truth(Reaction::Deaf);
+    let mut cases: Vec<Failure> = vec![
+        (vec![silent, WELL], 1, Why::Firmware(7), &[]),
+        (vec![WELL, silent], 2, Why::Firmware(7), &[1]),
+        (vec![WELL, late, WELL], 2, Why::Late, &[1, 2]),
+        (vec![WELL, deaf], 2, Why::Late, &[1]),
+    ];
+    // Firmware that takes a running CPU for one that is off is not believed.
+    for reaction in [Reaction::GoesAfter(0), Reaction::Deaf] {
+        cases.push((vec![WELL, cpu(reaction, Answers::Off)], 2, Why::Runs, &[1]));
+    }
+    // Firmware that stops answering is believed nothing.
+    for first in 2..6 {
+        let answers = Answers::ErrorFrom(first);
+        // The CPU had accepted when firmware began to fail: it is off, or will be.
+        for looks in first..8 {
+            let accepted = cpu(Reaction::GoesAfter(looks), answers);
+            cases.push((vec![WELL, accepted], 2, Why::Firmware(7), &[1, 2]));
+        }
+        // The CPU has not seen the request, which is withdrawn, and it stays.
+        let deaf = cpu(Reaction::Deaf, answers);
+        cases.push((vec![WELL, deaf], 2, Why::Firmware(7), &[1]));
+        // Firmware refused just when it began to fail.
+        let refused = cpu(Reaction::RefusedAfter(first - 2), answers);
+        cases.push((vec![WELL, refused], 2, Why::Stays, &[1]));
+    }
+    for (cpus, number, why, again) in cases {
+        let fake = stays(&cpus, number, why);
+        assert_eq!(fake.started_again.get(), set(again), "{cpus:?}");
+    }
+    // Just in time, and one failed query: it goes off, and is started again once it is off.
+    let just_in_time = truth(Reaction::GoesAfter(PATIENCE as u32));
+    let once = cpu(Reaction::GoesAfter(8), Answers::ErrorOnce(3));
+    for goes in [just_in_time, once] {
+        let fake = Fake::new(&[WELL, goes]);
+        assert_eq!(all(&fake), Ok(set(&[1, 2])));
+        assert_eq!(fake.state(2), State::Off);
+    }
 }
 
 #[test]
@@ -311,85 +359,26 @@ fn firmware_that_refuses_too_late_finds_it_given_up() {
     assert!(!fake.online.get().contains(2));
 }
 
-/// The CPU was never requested to go: it must not be started a second time.
+/// No other CPU is switched off, or even requested to go, for nothing.
 #[test]
-fn firmware_that_does_not_answer_at_first_takes_no_cpu_away() {
-    let silent = cpu(Reaction::GoesAfter(0), Answers::ErrorFrom(1));
-    let fake = stays(&[silent, WELL], 1, Why::Firmware(7));
-    assert!(fake.started_again.get().is_empty());
-    let fake = stays(&[WELL, silent], 2, Why::Firmware(7));
-    assert_eq!(fake.started_again.get(), CpuSet::one(1));
-}
-
-#[test]
-fn firmware_that_stops_answering_is_believed_nothing() {
-    for first in 2..6 {
-        let answers = Answers::ErrorFrom(first);
-        // The CPU had accepted when firmware began to fail: it is off, or will be.
-        for looks in first..8 {
-            let fake = stays(
-                &[WELL, cpu(Reaction::GoesAfter(looks), answers)],
-                2,
-                Why::Firmware(7),
-            );
-            assert_eq!(fake.started_again.get(), set(&[1, 2]));
-        }
-        // The CPU has not seen the request, which is withdrawn, and it stays.
-        let fake = stays(&[WELL, cpu(Reaction::Deaf, answers)], 2, Why::Firmware(7));
-        assert_eq!(fake.started_again.get(), CpuSet::one(1));
-        // Firmware refused just when it began to fail.
-        let refused = cpu(Reaction::RefusedAfter(first - 2), answers);
-        let fake = stays(&[WELL, refused], 2, Why::Stays);
-        assert_eq!(fake.started_again.get(), CpuSet::one(1));
-    }
-}
-
-/// One failed query loses no CPU: it goes off, and is started again once it is off.
-#[test]
-fn firmware_that_fails_once_takes_no_cpu_away() {
-    let looks = 8;
-    let once = cpu(Reaction::GoesAfter(looks), Answers::ErrorOnce(3));
-    let fake = Fake::new(&[WELL, once]);
-    assert_eq!(all(&fake), Ok(set(&[1, 2])));
-    assert_eq!(fake.state(2), State::Off);
-}
-
-#[test]
-fn firmware_that_takes_a_running_cpu_for_one_that_is_off_is_not_believed() {
-    for reaction in [Reaction::GoesAfter(0), Reaction::Deaf] {
-        let fake = stays(&[WELL, cpu(reaction, Answers::Off)], 2, Why::Runs);
-        assert_eq!(fake.started_again.get(), CpuSet::one(1));
-    }
-}
-
-#[test]
-fn a_cpu_that_takes_too_long_is_not_waited_for_without_end() {
-    // Just in time, and just too late.
-    let patience = PATIENCE as u32;
-    let fake = Fake::new(&[cpu(Reaction::GoesAfter(patience), Answers::TheTruth), WELL]);
-    assert_eq!(all(&fake), Ok(set(&[1, 2])));
-    let late = cpu(Reaction::GoesAfter(patience + 1), Answers::TheTruth);
-    let fake = stays(&[WELL, late, WELL], 2, Why::Late);
-    assert_eq!(fake.started_again.get(), set(&[1, 2]));
-    // A CPU that never saw the request is kept, and not started again.
-    let fake = stays(
-        &[WELL, cpu(Reaction::Deaf, Answers::TheTruth)],
-        2,
-        Why::Late,
-    );
-    assert_eq!(fake.started_again.get(), CpuSet::one(1));
-}
-
-/// No other CPU is switched off for nothing.
-#[test]
-fn one_that_nothing_can_switch_off_is_seen_first() {
+fn one_that_cannot_go_off_is_seen_first() {
     let for_good = Cpu {
         for_good: true,
         ..WELL
     };
-    let fake = stays(&[WELL, for_good, WELL], 2, Why::ForGood);
-    assert!(fake.started_again.get().is_empty());
-    assert_eq!(fake.with(1, |cpu| cpu.questions), 0);
+    let parked = |answers| Cpu {
+        state: State::Parked,
+        ..cpu(Reaction::Deaf, answers)
+    };
+    for (last, why) in [
+        (for_good, Why::ForGood),
+        (parked(Answers::TheTruth), Why::Parked),
+        (parked(Answers::ErrorFrom(1)), Why::Firmware(7)),
+    ] {
+        let fake = stays(&[WELL, WELL, last], 3, why);
+        assert_eq!(fake.with(1, |cpu| cpu.questions), 0);
+        assert!(fake.started_again.get().is_empty());
+    }
     let never = Cpu {
         state: State::NeverStarted,
         ..for_good
@@ -397,56 +386,29 @@ fn one_that_nothing_can_switch_off_is_seen_first() {
     assert_eq!(all(&Fake::new(&[WELL, never])), Ok(set(&[1])));
 }
 
-/// The parked CPU is found before any CPU is requested to go.
-#[test]
-fn one_that_waits_in_this_kernels_memory_is_seen_first() {
-    for (answers, why) in [
-        (Answers::TheTruth, Why::Parked),
-        (Answers::ErrorFrom(1), Why::Firmware(7)),
-    ] {
-        let parked = Cpu {
-            state: State::Parked,
-            ..cpu(Reaction::Deaf, answers)
-        };
-        let fake = stays(&[WELL, WELL, parked], 3, why);
-        assert_eq!(fake.with(1, |cpu| cpu.questions), 0);
-        assert!(fake.started_again.get().is_empty());
-    }
-}
-
 /// Three CPUs in every combination of behaviours: either all went, or all are as before.
 #[test]
 fn all_cpus_go_off_or_none() {
-    let patience = PATIENCE as u32;
+    use Answers::{ErrorFrom, TheTruth};
+    use Reaction::{Deaf, GoesAfter, RefusedAfter};
+    let late = PATIENCE as u32 + 5;
+    let goes = [0, 3, late].map(GoesAfter);
+    let refuses = [0, 2, late].map(RefusedAfter);
+    let errors = [1, 2, 4].map(ErrorFrom);
     let mut each = Vec::new();
-    for reaction in [
-        Reaction::GoesAfter(0),
-        Reaction::GoesAfter(3),
-        Reaction::GoesAfter(patience + 5),
-        Reaction::RefusedAfter(0),
-        Reaction::RefusedAfter(2),
-        Reaction::RefusedAfter(patience + 5),
-        Reaction::Deaf,
-    ] {
-        for answers in [
-            Answers::TheTruth,
-            Answers::ErrorFrom(1),
-            Answers::ErrorFrom(2),
-            Answers::ErrorFrom(4),
-            Answers::Off,
-        ] {
+    for reaction in goes.into_iter().chain(refuses).chain([Deaf]) {
+        for answers in [TheTruth, Answers::Off].into_iter().chain(errors) {
             each.push(cpu(reaction, answers));
         }
     }
     let (mut left, mut refused) = (0, 0);
     for &first in &each {
         for &second in &each {
-            for third in [WELL, cpu(Reaction::Deaf, Answers::TheTruth)] {
+            for third in [WELL, cpu(Deaf, TheTruth)] {
                 let cpus = [first, second, third];
-                match all(&Fake::new(&cpus)) {
+                let fake = Fake::new(&cpus);
+                match all(&fake) {
                     Ok(gone) => {
-                        let fake = Fake::new(&cpus);
-                        assert_eq!(all(&fake), Ok(gone));
                         assert_eq!(gone, set(&[1, 2, 3]), "{cpus:?}");
                         assert!((1..=3).all(|at| fake.state(at) == State::Off), "{cpus:?}");
                         left += 1;
