@@ -25,14 +25,13 @@
 #![deny(clippy::exhaustive_enums)]
 
 mod buffer;
+mod event;
 mod record;
 #[cfg(feature = "recorder")]
 pub mod recorder;
 mod system;
 
 pub use buffer::{BufferHeader, HeaderError};
-pub use record::{
-    Barrier, BarrierKind, BitChange, EncodedEvent, Event, RECORD_WORDS, RecordError, Text,
-    Visibility,
-};
+pub use event::{Barrier, BarrierKind, BitChange, Event, Text, Visibility};
+pub use record::{EncodedEvent, RECORD_WORDS, RecordError};
 pub use system::System;

@@ -84,7 +84,6 @@ fn noted(notes: Vec<Noted>) -> Vec<Word> {
         .collect()
 }
 
-/// The host's words for the events, after all of them.
 fn expected(events: &[Event], host: &Host, page_bytes: u64) -> Vec<Word> {
     let place = |address: u64| {
         let table = address & !(page_bytes - 1);
@@ -349,11 +348,7 @@ fn stores_through_slots_are_recorded_by_their_table() {
     ];
     // SAFETY: each is opened once, and nothing is mapped.
     (slots.iter()).for_each(|(slot, table)| unsafe { fixmap.open(*slot, *table) });
-    let assumed = Event::AssumeVisible {
-        start: 0x4000,
-        bytes: 4096,
-        asid: None,
-    };
+    let assumed = Event::assume_visible(0x4000, 4096);
     assert_eq!(kept.events.borrow().first(), Some(&assumed));
     let stored = |table: PhysicalAddress, first: u64, count, descriptor, step| Event::Store {
         address: table.0 + 8 * first,

@@ -79,7 +79,6 @@ impl Sink for NoSink {
     fn record(&self, _event: Event) {}
 }
 
-/// The physical address of an entry of a table.
 pub(crate) const fn entry(table: PhysicalAddress, index: usize) -> u64 {
     table.0.wrapping_add(8 * index as u64)
 }
