@@ -101,7 +101,6 @@ impl Invalidation {
         }
     }
 
-    /// Whether the invalidation removes an entry.
     const fn removes(&self, entry: Entry) -> bool {
         let is_upper = entry & UPPER != 0;
         let asid = (entry >> ASID_SHIFT) as u16;

@@ -297,7 +297,6 @@ impl Api {
         unsafe { (self.on_memory)(handle, accessed::<A>, NO_REGISTERS, kind, data) };
     }
 
-    /// Returns the physical address of an access.
     pub(crate) fn physical(&self, access: &Access<'_>) -> Option<u64> {
         // SAFETY: an `Access` has the arguments of a callback that is running. The handle is QEMU's own,
         // which stays valid until the callback returns.
@@ -321,7 +320,6 @@ impl Api {
         unsafe { (self.print)(line.as_ptr()) };
     }
 
-    /// Returns the handles of the registers of the thread's CPU.
     pub(crate) fn registers(&self, _thread: &CpuThread<'_>) -> CpuRegisters {
         let mut found = CpuRegisters {
             general: [std::ptr::null_mut(); 31],
@@ -368,7 +366,6 @@ impl Api {
         found
     }
 
-    /// Reads a register of this thread's CPU.
     fn read(&self, registers: &CpuRegisters, handle: Pointer) -> Option<u64> {
         if handle.is_null() {
             return None;

@@ -12,13 +12,11 @@ pub(super) type MemoryCallback = unsafe extern "C" fn(c_uint, u32, u64, Pointer)
 
 /// The callback of every plugin.
 pub(crate) trait Translation {
-    /// A block of instructions is translated.
     fn translated(block: &TranslatedBlock<'_>);
 }
 
 /// An instruction or a block that calls back when it is about to execute.
 pub(crate) trait Site: Sync + 'static {
-    /// CPU `cpu` is about to execute it.
     fn executed(&'static self, cpu: c_uint);
 }
 

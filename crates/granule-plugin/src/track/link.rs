@@ -266,7 +266,6 @@ impl<M: Memory> Tracker<'_, M> {
         }
     }
 
-    /// Returns whether something leads to a table that overlaps this place.
     fn leads_to_part(&self, place: TablePlace) -> bool {
         let end = place.base + place.bytes();
         pages(place).any(|page| {

@@ -162,7 +162,6 @@ impl<'m, M: Memory> Tracker<'m, M> {
         self.cpus.get_mut(usize::from(cpu))
     }
 
-    /// Emits an event.
     fn emit(&mut self, by: Origin, event: Event) {
         self.flush_lines(by.cpu);
         self.marks.note_event(by.cpu);
@@ -284,11 +283,7 @@ impl<'m, M: Memory> Tracker<'m, M> {
         }) = lines
         {
             let instruction = op;
-            let event = Event::Lines {
-                instruction,
-                start,
-                bytes,
-            };
+            let event = Event::lines(instruction, start, bytes);
             self.out.push((by, Seen::Event(event)));
         }
     }

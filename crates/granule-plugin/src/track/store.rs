@@ -184,10 +184,7 @@ impl<M: Memory> Tracker<'_, M> {
         if flags & (UNMAPPED | TABLE) == UNMAPPED {
             self.flush_lines(by.cpu);
             self.marks.note_event(by.cpu);
-            let event = Event::Reused {
-                start: address,
-                bytes,
-            };
+            let event = Event::reused(address, bytes);
             self.out.push((by, Seen::Event(event)));
         }
     }
@@ -286,10 +283,7 @@ impl<M: Memory> Tracker<'_, M> {
             if changed != 0 && by_hardware && address != but {
                 *reported = now;
                 let descriptor = now;
-                let event = Event::Found {
-                    address,
-                    descriptor,
-                };
+                let event = Event::found(address, descriptor);
                 self.out.push((by, Seen::Event(event)));
             }
         }

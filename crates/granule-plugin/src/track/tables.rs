@@ -40,7 +40,6 @@ impl Table {
         self.was_root && used.any(|(index, value)| *value != 0 && !is_link(index, *value))
     }
 
-    /// Returns whether it is an empty root.
     pub(super) fn is_empty_root(&self) -> bool {
         self.was_root && self.reported.iter().all(|value| *value == 0)
     }
@@ -53,7 +52,6 @@ impl Table {
     }
 }
 
-/// All tables.
 #[derive(Debug, Default)]
 pub(super) struct Tables {
     tables: Vec<Option<Table>>,
@@ -85,7 +83,6 @@ impl Tables {
         ids.iter().find(is_it).copied()
     }
 
-    /// Returns whether this is a table.
     pub(super) fn has(&self, place: TablePlace) -> bool {
         self.find(place).is_some()
     }

@@ -75,6 +75,17 @@ impl Rig {
         rig
     }
 
+    /// Creates a machine with a program that waits, whose root has one entry; another program runs.
+    fn with_waiting(root: u64, (address, entry): (u64, u64)) -> Self {
+        let mut rig = Self::running();
+        rig.msr(System::TTBR0_EL1, root | 5 << 48);
+        rig.msr(System::TCR_EL1, TCR & !(1 << 7));
+        rig.store(address, entry);
+        rig.msr(System::TTBR0_EL1, (RAM + 0x7000) | 6 << 48);
+        rig.emitted();
+        rig
+    }
+
     fn on(&mut self, tcr: u64) {
         self.msr(System::TCR_EL1, tcr);
         self.msr(System::TTBR1_EL1, ROOT);
@@ -160,10 +171,25 @@ impl Rig {
     }
 }
 
+/// Describes a store of one entry.
+fn stored(address: u64, value: u64) -> String {
+    format!("cpu0 store {address:x} 1 {value:x} Live")
+}
+
+/// Describes that a table of a page was obtained.
+fn obtained(table: u64) -> String {
+    format!("cpu0 obtain {table:x} 1000")
+}
+
+/// Describes that a table of a page was freed.
+fn freed(table: u64) -> String {
+    format!("cpu0 free {table:x} 1000")
+}
+
 /// Lists the events of a new table with one entry at its beginning.
 fn table(base: u64, first: u64, visibility: Visibility) -> [String; 3] {
     [
-        format!("cpu0 obtain {base:x} 1000"),
+        obtained(base),
         format!("cpu0 store {base:x} 2 {first:x} {visibility:?}"),
         format!("cpu0 store {:x} 510 0 {visibility:?}", base + 16),
     ]

@@ -13,7 +13,6 @@ struct Walked {
     place: TablePlace,
 }
 
-/// Walks the tables below a top table.
 fn walk(memory: &impl Memory, mut place: TablePlace, va: u64) -> Option<Walked> {
     loop {
         let shift = place.form.shift(place.level);

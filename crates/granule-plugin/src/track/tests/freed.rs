@@ -9,16 +9,16 @@ fn a_table_is_freed_when_it_is_stored_to_while_nothing_leads_to_it() {
     rig.emitted();
     // Taken apart after it was unlinked: still a table.
     rig.store(L3, 0);
-    assert_eq!(rig.emitted(), [format!("cpu0 store {L3:x} 1 0 Live")]);
+    assert_eq!(rig.emitted(), [stored(L3, 0)]);
     // A string.
     rig.store(L3 + 8, 0x6c6c_6568);
-    assert_eq!(rig.emitted(), [format!("cpu0 free {L3:x} 1000")]);
+    assert_eq!(rig.emitted(), [freed(L3)]);
     rig.store(L3 + 16, FRAME | PAGE);
     assert_eq!(rig.emitted(), [""; 0]);
     // A table again, with its current contents.
     rig.store(L2, L3 | TABLE_BITS);
     let emitted = rig.emitted();
-    assert_eq!(emitted[0], format!("cpu0 obtain {L3:x} 1000"));
+    assert_eq!(emitted[0], obtained(L3));
 }
 
 #[test]
@@ -34,13 +34,10 @@ fn an_invalid_entry_that_keeps_its_address_does_not_free_its_table() {
     let waits = SOFTWARE | (leaf & !1);
     rig.store(L3 + 8, waits);
     let at = L3 + 8;
-    assert_eq!(
-        rig.emitted(),
-        [format!("cpu0 store {at:x} 1 {waits:x} Live")]
-    );
+    assert_eq!(rig.emitted(), [stored(at, waits)]);
     // There is no longer an entry whose address the value could keep.
     rig.store(at, waits | 4);
-    assert_eq!(rig.emitted(), [format!("cpu0 free {L3:x} 1000")]);
+    assert_eq!(rig.emitted(), [freed(L3)]);
 }
 
 #[test]
@@ -49,36 +46,22 @@ fn a_table_that_is_zeroed_is_freed_only_when_nothing_leads_to_it() {
     rig.zero(L3);
     // The stores of the instruction are emitted at the CPU's next one.
     rig.barrier(Barrier::DSB_ISHST);
-    assert_eq!(
-        rig.emitted(),
-        [format!("cpu0 store {L3:x} 1 0 Live"), "cpu0 Dsb".to_owned()]
-    );
+    assert_eq!(rig.emitted(), [stored(L3, 0), "cpu0 Dsb".to_owned()]);
     rig.store(L2, 0);
     rig.zero(L3 + 64);
-    assert_eq!(
-        rig.emitted(),
-        [
-            format!("cpu0 store {L2:x} 1 0 Live"),
-            format!("cpu0 free {L3:x} 1000")
-        ]
-    );
+    assert_eq!(rig.emitted(), [stored(L2, 0), freed(L3)]);
 }
 
 #[test]
 fn a_program_s_root_stays_a_table_while_it_waits() {
-    let mut rig = Rig::running();
-    let (lower, program) = (TCR & !(1 << 7), RAM + 0x6000);
-    rig.msr(System::TCR_EL1, lower);
-    rig.msr(System::TTBR0_EL1, program | 5 << 48);
-    rig.store(program + 16, L2 | TABLE_BITS);
-    rig.msr(System::TTBR0_EL1, (RAM + 0x7000) | 6 << 48);
-    rig.emitted();
+    let program = RAM + 0x6000;
+    let mut rig = Rig::with_waiting(program, (program + 16, L2 | TABLE_BITS));
     rig.store(program, L2 | TABLE_BITS);
-    let linked = format!("cpu0 store {program:x} 1 {:x} Live", L2 | TABLE_BITS);
+    let linked = stored(program, L2 | TABLE_BITS);
     assert_eq!(rig.emitted(), [linked]);
     rig.store(program + 8, 0xffff_0000_1234_5678);
     let emitted = rig.emitted();
-    assert_eq!(emitted, [format!("cpu0 free {program:x} 1000")]);
+    assert_eq!(emitted, [freed(program)]);
     // The other tree leads to the same table.
     rig.store(L2 + 8, 0x6c6c_6568);
     assert!(rig.emitted()[0].contains(" Live"));
@@ -88,21 +71,13 @@ fn a_program_s_root_stays_a_table_while_it_waits() {
 fn waiting_programs_are_freed_when_their_tables_are_overwritten() {
     /// Code, which as a table descriptor would have an address outside of RAM.
     const CODE: u64 = 0xaa02_03f4_aa03_03f3;
-    let mut rig = Rig::running();
     let (program, below) = (RAM + 0x6000, RAM + 0x8000);
-    rig.msr(System::TTBR0_EL1, program | 5 << 48);
-    rig.msr(System::TCR_EL1, TCR & !(1 << 7));
-    rig.store(program + 16, below | TABLE_BITS);
-    rig.msr(System::TTBR0_EL1, (RAM + 0x7000) | 6 << 48);
-    rig.emitted();
+    let mut rig = Rig::with_waiting(program, (program + 16, below | TABLE_BITS));
     // The program may continue, so stores to its tables are still emitted.
     rig.store(below, L3 | TABLE_BITS);
-    assert_eq!(
-        rig.emitted(),
-        [format!("cpu0 store {below:x} 1 {:x} Live", L3 | TABLE_BITS)]
-    );
+    assert_eq!(rig.emitted(), [stored(below, L3 | TABLE_BITS)]);
     rig.store(below + 8, CODE);
-    let freed = [program, below].map(|table| format!("cpu0 free {table:x} 1000"));
+    let freed = [program, below].map(freed);
     assert_eq!(rig.emitted(), freed);
     rig.store(below + 16, CODE);
     assert_eq!(rig.emitted(), [""; 0]);
@@ -112,7 +87,7 @@ fn waiting_programs_are_freed_when_their_tables_are_overwritten() {
         rig.emitted(),
         [
             r#"cpu0 Missing("tables outside of RAM")"#.to_owned(),
-            format!("cpu0 store {:x} 1 {CODE:x} Live", L2 + 8)
+            stored(L2 + 8, CODE)
         ]
     );
 }
@@ -129,17 +104,13 @@ fn an_empty_root_of_a_program_does_not_wait() {
             rig.emitted();
         }
         rig.store(program, L3 | TABLE_BITS);
-        assert_eq!(rig.emitted(), [format!("cpu0 free {program:x} 1000")]);
+        assert_eq!(rig.emitted(), [freed(program)]);
     }
 }
 
 /// Makes a program's root that had an entry, and that is no longer in a TTBR.
 fn emptied_root(program: u64) -> Rig {
-    let mut rig = Rig::running();
-    rig.msr(System::TCR_EL1, TCR & !(1 << 7));
-    rig.msr(System::TTBR0_EL1, program | 5 << 48);
-    rig.store(program, L2 | TABLE_BITS);
-    rig.msr(System::TTBR0_EL1, (RAM + 0x7000) | 6 << 48);
+    let mut rig = Rig::with_waiting(program, (program, L2 | TABLE_BITS));
     rig.store(program, 0);
     rig.emitted();
     rig
@@ -153,34 +124,25 @@ fn tables_below_an_unlinked_table_count_as_unlinked() {
     rig.emitted();
     // A program's data, in memory that was the last table.
     rig.store(L3 + 8, 0x6c6c_6568);
-    assert_eq!(rig.emitted(), [format!("cpu0 free {L3:x} 1000")]);
+    assert_eq!(rig.emitted(), [freed(L3)]);
     // The table in between is linked again, with its current contents.
     rig.store(L2, OTHER | TABLE_BITS);
     rig.emitted();
     rig.store(ROOT, L2 | TABLE_BITS);
-    assert_eq!(rig.emitted()[0], format!("cpu0 obtain {OTHER:x} 1000"));
+    assert_eq!(rig.emitted()[0], obtained(OTHER));
     rig.store(OTHER + 8, FRAME | PAGE);
-    let stored = format!("cpu0 store {:x} 1 {:x} Live", OTHER + 8, FRAME | PAGE);
+    let stored = stored(OTHER + 8, FRAME | PAGE);
     assert_eq!(rig.emitted(), [stored]);
 }
 
 #[test]
 fn a_table_replaces_a_waiting_root() {
-    let mut rig = Rig::running();
-    let (lower, program) = (TCR & !(1 << 7), RAM + 0x6000);
-    rig.msr(System::TCR_EL1, lower);
-    rig.msr(System::TTBR0_EL1, program | 5 << 48);
-    rig.store(program, L2 | TABLE_BITS);
-    rig.msr(System::TTBR0_EL1, (RAM + 0x7000) | 6 << 48);
-    rig.emitted();
+    let program = RAM + 0x6000;
+    let mut rig = Rig::with_waiting(program, (program, L2 | TABLE_BITS));
     rig.store(L2 + 8, program | TABLE_BITS);
     let emitted = rig.emitted();
-    assert_eq!(
-        emitted[0],
-        format!("cpu0 free {program:x} 1000"),
-        "{emitted:?}"
-    );
-    assert_eq!(emitted[1], format!("cpu0 obtain {program:x} 1000"));
+    assert_eq!(emitted[0], freed(program), "{emitted:?}");
+    assert_eq!(emitted[1], obtained(program));
 }
 
 #[test]
@@ -287,17 +249,14 @@ fn a_list_in_the_first_words_of_waiting_tables_does_not_free_them() {
     rig.emitted();
     // Not a valid descriptor, in the first word.
     rig.store(L3, RAM + 0x8000);
-    assert_eq!(
-        rig.emitted(),
-        [format!("cpu0 store {L3:x} 1 {:x} Live", RAM + 0x8000)]
-    );
+    assert_eq!(rig.emitted(), [stored(L3, RAM + 0x8000)]);
     rig.store(L3 + 8, RAM + 0x8000);
-    assert_eq!(rig.emitted(), [format!("cpu0 free {L3:x} 1000")]);
+    assert_eq!(rig.emitted(), [freed(L3)]);
     let mut rig = Rig::running();
     rig.store(L2, 0);
     rig.emitted();
     rig.store(L3, 0x8001);
-    assert_eq!(rig.emitted(), [format!("cpu0 free {L3:x} 1000")]);
+    assert_eq!(rig.emitted(), [freed(L3)]);
 }
 
 #[test]
@@ -319,19 +278,13 @@ fn a_new_kernel_has_none_of_the_old_tables() {
     let emitted = rig.emitted();
     let place = |line: &str| emitted.iter().position(|it| it == line);
     for old in [ROOT, L2, L3] {
-        assert!(
-            place(&format!("cpu0 free {old:x} 1000")).is_some(),
-            "{emitted:?}"
-        );
+        assert!(place(&freed(old)).is_some(), "{emitted:?}");
     }
-    let freed = place(&format!("cpu0 free {L3:x} 1000"));
-    assert!(
-        freed < place(&format!("cpu0 obtain {L3:x} 1000")),
-        "{emitted:?}"
-    );
+    let freed = place(&freed(L3));
+    assert!(freed < place(&obtained(L3)), "{emitted:?}");
     // Its second level leads to a table now.
     rig.store(FRAME, 7);
-    assert_eq!(rig.emitted(), [format!("cpu0 store {FRAME:x} 1 7 Live")]);
+    assert_eq!(rig.emitted(), [stored(FRAME, 7)]);
 }
 
 #[test]

@@ -69,7 +69,7 @@ fn a_cpu_that_goes_off_leaves_its_tables() {
     assert_eq!(rig.emitted(), ["cpu0 Reset"]);
     assert!(rig.marks.is_uncached(0));
     rig.store(ROOT, 0x6c6c_6568);
-    assert_eq!(rig.emitted(), [format!("cpu0 free {ROOT:x} 1000")]);
+    assert_eq!(rig.emitted(), [freed(ROOT)]);
 }
 
 #[test]

@@ -36,11 +36,7 @@ fn only_stores_to_tables_are_emitted() {
     assert_eq!(
         rig.emitted(),
         [
-            format!(
-                "cpu0 store {:x} 1 {:x} Live",
-                L3 + 8,
-                (FRAME + 0x1000) | PAGE
-            ),
+            stored(L3 + 8, (FRAME + 0x1000) | PAGE),
             format!("cpu0 store {:x} 1 0 {Exchange:?}", L3 + 8),
         ]
     );
@@ -163,7 +159,7 @@ fn zeros_of_a_cleared_page_are_older_than_later_stores() {
         rig.emitted();
         rig.store(L2 + 8, OTHER | TABLE_BITS);
         let emitted = rig.emitted();
-        let entry = format!("cpu0 store {:x} 1 {:x} Live", OTHER + 24, FRAME | PAGE);
+        let entry = stored(OTHER + 24, FRAME | PAGE);
         let stores: Vec<_> = emitted.iter().filter(|it| it.contains("store")).collect();
         if zeros == Earlier {
             // First the earlier contents, then the store that a walker may miss.
@@ -185,10 +181,7 @@ fn the_next_store_to_an_unmapped_frame_is_emitted() {
     rig.store(FRAME + 0x1000, 1);
     rig.store(FRAME + 8, 1);
     rig.store(FRAME + 16, 1);
-    let seen = Event::Reused {
-        start: FRAME + 8,
-        bytes: 8,
-    };
+    let seen = Event::reused(FRAME + 8, 8);
     assert_eq!(rig.emitted(), [format!("cpu0 {seen:?}")]);
     // Other permissions, but the same frame: not a reuse.
     rig.store(L3, FRAME | PAGE);
@@ -217,10 +210,7 @@ fn hardware_updates_are_emitted_at_the_next_store_to_the_table() {
     rig.emitted();
     rig.raw(L3 + 16, FRAME | PAGE);
     rig.store(L3 + 8, 0);
-    let update = Event::Found {
-        address: L3,
-        descriptor: old & !(1 << 7) | 1 << 10,
-    };
+    let update = Event::found(L3, old & !(1 << 7) | 1 << 10);
     let emitted = rig.emitted();
     assert_eq!(emitted[0], format!("cpu0 {update:?}"));
     assert_eq!(emitted.len(), 2);
