@@ -7,19 +7,12 @@
 //! an access are a list of [`Outcome`]s.
 //!
 //! ```
-//! use granule_model::{Access, Barrier, Config, Event, Model, System, Visibility};
+//! use granule_model::{Access, Barrier, Config, Event, Model, System};
 //!
 //! let mut model = Model::new(Config { tlb_unknown_at_reset: false, ..Config::default() });
 //! let mut event = |event| model.event(0, event);
 //! // One block of 1 GiB with 4K pages and 39-bit addresses, and the MMU on.
-//! let store = |descriptor| Event::Store {
-//!     address: 0x1000,
-//!     count: 1,
-//!     descriptor,
-//!     step: 0,
-//!     visibility: Visibility::Live,
-//! };
-//! event(store(0x4000_0000 | 1 | 1 << 10))?;
+//! event(Event::store(0x1000, 0x4000_0000 | 1 | 1 << 10))?;
 //! for (register, value) in [
 //!     (System::TCR_EL1, 25 | 1 << 23 | 0b101 << 32),
 //!     (System::TTBR0_EL1, 0x1000),
@@ -30,7 +23,7 @@
 //!     event(Event::Barrier(Barrier::ISB))?;
 //! }
 //! // The block moves while it may be cached.
-//! event(store(0x8000_0000 | 1 | 1 << 10))?;
+//! event(Event::store(0x1000, 0x8000_0000 | 1 | 1 << 10))?;
 //! assert_eq!(model.violations()[0].rule.name(), "RWHZWS");
 //! assert_eq!(model.outcomes(0, 0x1234, Access::READ).len(), 2);
 //! # Ok::<(), granule_model::EventError>(())

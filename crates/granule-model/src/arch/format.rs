@@ -42,7 +42,6 @@ impl Granule {
 /// The layout of descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Format {
-    /// The granule.
     pub(crate) granule: Granule,
     /// TCR.DS in effect: bits 9:8 and 49:48 are address bits (4K and 16K only).
     pub(crate) ds: bool,

@@ -23,15 +23,9 @@ pub(crate) enum Target {
     All,
     /// All non-global entries of an ASID.
     Asid,
-    /// One address.
-    Address {
-        /// Only the last level: no cached table entries.
-        last_level: bool,
-        /// Whatever the ASID.
-        all_asids: bool,
-    },
-    /// A range of addresses (FEAT_TLBIRANGE).
-    Range {
+    /// One address, or a range of addresses (FEAT_TLBIRANGE).
+    Addresses {
+        range: bool,
         /// Only the last level: no cached table entries.
         last_level: bool,
         /// Whatever the ASID.
@@ -102,20 +96,11 @@ impl Tlbi {
         let target = match system.op2() {
             0 | 4 | 6 if !range => Target::All,
             2 if two_halves && !range => Target::Asid,
-            op2 @ (1 | 3 | 5 | 7) if two_halves || op2 & 2 == 0 => {
-                let (last_level, all_asids) = (op2 & 4 != 0, op2 & 2 != 0);
-                if range {
-                    Target::Range {
-                        last_level,
-                        all_asids,
-                    }
-                } else {
-                    Target::Address {
-                        last_level,
-                        all_asids,
-                    }
-                }
-            }
+            op2 @ (1 | 3 | 5 | 7) if two_halves || op2 & 2 == 0 => Target::Addresses {
+                range,
+                last_level: op2 & 4 != 0,
+                all_asids: op2 & 2 != 0,
+            },
             _ => return None,
         };
         Some(Self {
@@ -137,17 +122,10 @@ impl Tlbi {
             (4, 4, op2) => (op2 & 3 != 0, op2 & 4 != 0, TlbiScope::OuterShareable),
             _ => return None,
         };
-        let all_asids = false;
-        let target = if range {
-            Target::Range {
-                last_level,
-                all_asids,
-            }
-        } else {
-            Target::Address {
-                last_level,
-                all_asids,
-            }
+        let target = Target::Addresses {
+            range,
+            last_level,
+            all_asids: false,
         };
         Some(Self {
             regime: Regime::Stage2,
@@ -208,11 +186,8 @@ mod tests {
             let target = match address {
                 "vmall" | "vmalls12" | "all" => Target::All,
                 "asid" => Target::Asid,
-                _ if range => Target::Range {
-                    last_level,
-                    all_asids,
-                },
-                _ => Target::Address {
+                _ => Target::Addresses {
+                    range,
                     last_level,
                     all_asids,
                 },

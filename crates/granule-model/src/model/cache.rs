@@ -67,7 +67,6 @@ impl Model {
         }
     }
 
-    /// Cache maintenance (DC) by address.
     pub(super) fn cache_maintenance(&mut self, cpu: u32, op: System, address: u64, bytes: u64) {
         if bytes == 0 {
             return;

@@ -25,7 +25,6 @@ use std::collections::BTreeSet;
 const MOST_COMPARED: usize = 1 << 12;
 
 impl Model {
-    /// Resets the CPU.
     pub(super) fn reset(&mut self, cpu: u32) {
         let bit = 1 << cpu;
         let now = self.report.now();

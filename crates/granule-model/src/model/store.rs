@@ -243,14 +243,12 @@ impl Model {
         }
     }
 
-    /// The tables in a page, with all paths to each.
     fn paths_to(&self, number: u64) -> Vec<(TableId, Vec<Path>)> {
         let trees = Trees::new(&self.memory, &self.tables);
         let tables = trees.tables_in(number).iter();
         tables.map(|&id| (id, trees.paths(id))).collect()
     }
 
-    /// The index of an entry in a table, if it is part of the table.
     fn index_in(&self, id: TableId, location: u64) -> Option<u64> {
         let table = self.tables.table(id)?;
         let index = location.checked_sub(table.base)? / 8;

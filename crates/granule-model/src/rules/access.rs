@@ -6,8 +6,8 @@ use crate::arch::context::Space;
 use crate::config::Config;
 use crate::state::cpu::Cpu;
 use crate::state::stale_tlb::StaleTlb;
-use crate::violation::Rule;
-use crate::violation::report::{Found, Report};
+use crate::violation::report::Report;
+use crate::violation::{Rule, Violation};
 
 /// Checks the possible results of an access. A TLB conflict abort is not a violation at levels 1 and 2
 /// of FEAT_BBM: sizes change in place there, and software that changes them handles the abort.
@@ -44,6 +44,6 @@ pub(crate) fn check(
             "may not see the tables as they are (no DSB, no ISB)",
         )
     };
-    let found = Found::at(rule, cpu, (va, va), text);
+    let found = Violation::at(rule, cpu, (va, va), text);
     report.add(found.because_of(earlier.unwrap_or(0)));
 }

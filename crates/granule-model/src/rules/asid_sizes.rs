@@ -9,8 +9,8 @@ use crate::arch::regime::Regime;
 use crate::state::ids::RootId;
 use crate::state::memory::Memory;
 use crate::state::tables::Tables;
-use crate::violation::Rule;
-use crate::violation::report::{Found, Report};
+use crate::violation::report::Report;
+use crate::violation::{Rule, Violation};
 
 const HELD: &str = "may hold entries of its ASID that have another granule";
 const WALKED: &str = "uses an ASID under which another CPU walks tables of another granule";
@@ -51,6 +51,6 @@ pub(crate) fn check(
             continue;
         }
         let range = (key.context.base(), key.last());
-        report.add(Found::at(Rule::AsidOfTwoSizes, cpu, range, text).because_of(left));
+        report.add(Violation::at(Rule::AsidOfTwoSizes, cpu, range, text).because_of(left));
     }
 }

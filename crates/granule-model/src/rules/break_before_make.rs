@@ -13,8 +13,8 @@ use crate::state::stale_tlb::{Fate, StaleTlb};
 use crate::state::tables::Path;
 use crate::state::trees::Trees;
 use crate::state::walk;
-use crate::violation::Rule;
-use crate::violation::report::{Found, Report};
+use crate::violation::report::Report;
+use crate::violation::{Rule, Violation};
 
 /// Entries of a table, and everything below them, that were just made.
 #[derive(Clone, Copy)]
@@ -45,7 +45,7 @@ pub(crate) fn check(
     let asid = root.key.asid;
     let has_global = !root.globals.is_empty();
     let now = report.now();
-    let mut found: Vec<(Found, StaleRange)> = Vec::new();
+    let mut found: Vec<(Violation, StaleRange)> = Vec::new();
     stale.rewrite(context.space, first, last, |old| {
         let meets = has_global || old.matches(asid);
         if !trees.memory.visit(1) || old.cpus & made.cpus == 0 || !meets {

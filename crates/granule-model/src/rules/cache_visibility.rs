@@ -14,8 +14,8 @@ use crate::state::memory::Memory;
 use crate::state::relied::Relied;
 use crate::state::tables::{Root, Tables};
 use crate::state::trees::Trees;
-use crate::violation::Rule;
-use crate::violation::report::{Found, Report};
+use crate::violation::report::Report;
+use crate::violation::{Rule, Violation};
 use std::collections::BTreeSet;
 
 const OLD_DATA: &str = "may read an old cache line: the store went past the caches";
@@ -100,7 +100,7 @@ impl CacheVisibility {
         }
         for (cpu, state) in cpus.iter_mut() {
             if state.translates() && std::mem::take(&mut state.unknown_code) {
-                report.add(Found::at(
+                report.add(Violation::at(
                     Rule::InstructionCache,
                     cpu,
                     (0, u64::MAX),
@@ -130,7 +130,7 @@ pub(crate) fn check_walked(
     };
     let stale = lines.outdated() & mask;
     if walks.cached && stale != 0 {
-        let found = Found::in_memory(
+        let found = Violation::in_memory(
             Rule::NotInvalidated,
             cpu,
             addresses_of(number, stale),
@@ -140,7 +140,7 @@ pub(crate) fn check_walked(
     }
     let unwritten = lines.unwritten() & mask;
     if walks.uncached && unwritten != 0 {
-        let found = Found::in_memory(
+        let found = Violation::in_memory(
             Rule::NotCleaned,
             cpu,
             addresses_of(number, unwritten),
@@ -156,7 +156,7 @@ pub(crate) fn check_past_caches(memory: &Memory, cpu: u32, code: bool, report: &
     for (span, lines) in memory.lines_for_others() {
         let unwritten = lines.unwritten() & lines.other;
         let found = if unwritten != 0 {
-            Found::in_memory(
+            Violation::in_memory(
                 Rule::NotCleaned,
                 cpu,
                 span.addresses(unwritten),
@@ -164,7 +164,7 @@ pub(crate) fn check_past_caches(memory: &Memory, cpu: u32, code: bool, report: &
             )
         } else if code && lines.code_cpus & (1 << cpu) != 0 && lines.code != 0 {
             let range = span.addresses(lines.code);
-            Found::in_memory(Rule::InstructionCache, cpu, range, OLD_CODE)
+            Violation::in_memory(Rule::InstructionCache, cpu, range, OLD_CODE)
         } else {
             continue;
         };
@@ -186,7 +186,7 @@ pub(crate) fn check_fetched(
             (to << PAGE_SHIFT) + ((1 << PAGE_SHIFT) - 1),
         );
         let text = "may execute instructions that it fetched before the code changed";
-        let found = Found::in_memory(Rule::MissingIsb, cpu, range, text);
+        let found = Violation::in_memory(Rule::MissingIsb, cpu, range, text);
         report.add(found.because_of(event));
     }
 }
@@ -272,7 +272,7 @@ pub(crate) fn check_mapped(
                 }
                 let (span, event) = (one.span, one.lines.event);
                 let mut add = |rule, cpu, mask, text| {
-                    let new = Found::in_memory(rule, cpu, span.addresses(mask), text);
+                    let new = Violation::in_memory(rule, cpu, span.addresses(mask), text);
                     found.push((new.because_of(event), span));
                 };
                 if cacheable && cached != 0 && one.old != 0 {
@@ -361,6 +361,6 @@ pub(crate) fn check_access(
         ),
         _ => return,
     };
-    let found = Found::in_memory(rule, cpu, addresses_of(number, mask), text);
+    let found = Violation::in_memory(rule, cpu, addresses_of(number, mask), text);
     report.add(found.because_of(lines.event));
 }

@@ -8,8 +8,8 @@ use crate::state::memory::Memory;
 use crate::state::relied::Relied;
 use crate::state::tables::{Path, Table};
 use crate::state::trees::Trees;
-use crate::violation::Rule;
-use crate::violation::report::{Found, Report};
+use crate::violation::report::Report;
+use crate::violation::{Rule, Violation};
 use std::collections::BTreeSet;
 
 const UNEQUAL: &str =
@@ -25,7 +25,6 @@ pub(crate) struct ContiguousGroups {
     suspects: BTreeSet<(u64, TableId)>,
 }
 
-/// The place of a group, for a violation.
 #[derive(Clone, Copy)]
 struct GroupPlace {
     cpu: u32,
@@ -218,7 +217,7 @@ impl ContiguousGroups {
 
 impl GroupPlace {
     fn found(self, rule: Rule, text: &str, report: &mut Report) {
-        let mut found = Found::at(rule, self.cpu, self.range, text).located(self.location);
+        let mut found = Violation::at(rule, self.cpu, self.range, text).located(self.location);
         found.is_virtual = self.is_virtual;
         report.add(found);
     }

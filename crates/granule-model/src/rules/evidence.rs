@@ -6,17 +6,17 @@ use crate::state::cpu::Cpus;
 use crate::state::invalidation::{Removes, must_remove};
 use crate::state::stale_range::StaleRange;
 use crate::state::trees::Trees;
-use crate::violation::report::{Found, Report};
-use crate::violation::{Miss, Rule};
+use crate::violation::report::Report;
+use crate::violation::{Miss, Rule, Violation};
 
 /// A violation that concerns a stale range.
-pub(super) fn of_stale(rule: Rule, stale: &StaleRange, text: impl Into<String>) -> Found {
+pub(super) fn of_stale(rule: Rule, stale: &StaleRange, text: impl Into<String>) -> Violation {
     let cpu = stale.cpus.trailing_zeros();
-    Found {
+    Violation {
         earlier: Some(stale.event),
         missed: stale.missed,
         location: Some(stale.location),
-        ..Found::at(rule, cpu, (stale.va, stale.last()), text)
+        ..Violation::at(rule, cpu, (stale.va, stale.last()), text)
     }
 }
 
@@ -25,7 +25,7 @@ pub(super) fn of_stale(rule: Rule, stale: &StaleRange, text: impl Into<String>) 
 pub(super) fn report(
     trees: Trees<'_>,
     cpus: &Cpus,
-    mut found: Found,
+    mut found: Violation,
     stale: &StaleRange,
     report: &mut Report,
 ) {

@@ -8,8 +8,8 @@ use crate::arch::descriptor::{self, EntryKind};
 use crate::state::ids::TableId;
 use crate::state::tables::Path;
 use crate::state::trees::Trees;
-use crate::violation::Rule;
-use crate::violation::report::{Found, Report};
+use crate::violation::report::Report;
+use crate::violation::{Rule, Violation};
 use granule_trace::Visibility;
 use std::collections::BTreeMap;
 
@@ -59,7 +59,7 @@ impl LostUpdates {
         let is_leaf = |value| descriptor::kind(value, table.level, table.format) == EntryKind::Leaf;
         let found = |event: u64| {
             let range = (location, location + 7);
-            Found::in_memory(Rule::LostUpdate, stored.cpu, range, TEXT)
+            Violation::in_memory(Rule::LostUpdate, stored.cpu, range, TEXT)
                 .because_of(event)
                 .located(location)
         };
@@ -107,7 +107,7 @@ pub(crate) fn check_found(
     if (stored ^ found) & !may_differ != 0 {
         let text = "finds a descriptor that was never stored there: the trace lacks a store";
         let range = (location, location + 7);
-        report.add(Found::in_memory(Rule::NotRecorded, cpu, range, text).located(location));
+        report.add(Violation::in_memory(Rule::NotRecorded, cpu, range, text).located(location));
     }
 }
 

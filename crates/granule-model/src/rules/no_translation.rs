@@ -6,8 +6,8 @@ use crate::arch::descriptor::{self, EntryKind};
 use crate::state::ids::PAGE_SHIFT;
 use crate::state::trees::Trees;
 use crate::state::walk::EntryAt;
-use crate::violation::Rule;
-use crate::violation::report::{Found, Report};
+use crate::violation::report::Report;
+use crate::violation::{Rule, Violation};
 use std::collections::BTreeMap;
 
 const TEXT: &str = "may fault: the block still has the nT bit";
@@ -40,7 +40,7 @@ impl NoTranslationBlocks {
                 });
             if left {
                 let range = trees.translated_by(location);
-                let found = Found::at(Rule::NoTranslation, cpu, range, TEXT);
+                let found = Violation::at(Rule::NoTranslation, cpu, range, TEXT);
                 report.add(found.because_of(event).located(location));
             }
         }
@@ -57,7 +57,7 @@ pub(super) fn check_entry(
 ) {
     if entry.kind == EntryKind::Leaf && descriptor::refuses(entry.raw, entry.level, context.format)
     {
-        let found = Found::at(Rule::NoTranslation, cpu, (entry.va, entry.last()), TEXT);
+        let found = Violation::at(Rule::NoTranslation, cpu, (entry.va, entry.last()), TEXT);
         report.add(found.because_of(event).located(entry.location));
     }
 }

@@ -8,8 +8,8 @@ use crate::state::cpu::Cpus;
 use crate::state::ids::{PAGE_SHIFT, PER_PAGE, RootId, entries_in};
 use crate::state::memory::{Memory, Pending};
 use crate::state::trees::Trees;
-use crate::violation::Rule;
-use crate::violation::report::{Found, Report};
+use crate::violation::report::Report;
+use crate::violation::{Rule, Violation};
 use granule_trace::Visibility;
 use std::collections::BTreeSet;
 
@@ -116,7 +116,7 @@ impl TableOrdering {
 
 fn unordered(cpu: u32, number: u64, event: u64, report: &mut Report) {
     let start = number << PAGE_SHIFT;
-    let found = Found::in_memory(
+    let found = Violation::in_memory(
         Rule::UnorderedLink,
         cpu,
         (start, start + (PER_PAGE as u64 * 8 - 1)),

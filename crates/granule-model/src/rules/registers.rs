@@ -5,8 +5,8 @@ use crate::arch::context::{Registers, Space};
 use crate::arch::regime::Regime;
 use crate::config::Config;
 use crate::state::cpu::{Cpu, Cpus};
-use crate::violation::Rule;
-use crate::violation::report::{Found, Report};
+use crate::violation::report::Report;
+use crate::violation::{Rule, Violation};
 
 const WHOLE: (u64, u64) = (0, u64::MAX);
 
@@ -20,10 +20,10 @@ pub(crate) fn check_mmu_on(
 ) {
     if let Some(event) = before {
         let text = "may start to translate with register values from before (no ISB)";
-        report.add(Found::at(Rule::MissingIsb, cpu, WHOLE, text).because_of(event));
+        report.add(Violation::at(Rule::MissingIsb, cpu, WHOLE, text).because_of(event));
     }
     if std::mem::take(&mut state.unknown_tlb[regime.index()]) {
-        report.add(Found::at(
+        report.add(Violation::at(
             Rule::UnknownTlb,
             cpu,
             WHOLE,
@@ -38,7 +38,7 @@ pub(crate) fn check_guest(cpu: u32, state: &mut Cpu, report: &mut Report) {
     let stage2 = Regime::Stage2;
     let vmid = state.registers_of(stage2).vmid();
     if state.unknown_tlb[stage2.index()] && state.known_guests.insert(vmid) {
-        report.add(Found::at(
+        report.add(Violation::at(
             Rule::UnknownTlb,
             cpu,
             WHOLE,
@@ -64,7 +64,7 @@ pub(crate) fn check_fields_in_use(
         || old.ds(regime) != new.ds(regime)
         || old.output_size(regime) != new.output_size(regime);
     if moved {
-        report.add(Found::at(
+        report.add(Violation::at(
             Rule::FieldInUse,
             cpu,
             (from.context.base(), from.last()),
@@ -79,7 +79,7 @@ pub(crate) fn check_cached_fields(cpus: &mut Cpus, cpu: u32, report: &mut Report
     for changed in &mut cpus[cpu].field_changed {
         if let Some((event, _)) = changed.take() {
             let text = "may use register fields that its TLB holds from before (no TLBI)";
-            report.add(Found::at(Rule::CachedField, cpu, WHOLE, text).because_of(event));
+            report.add(Violation::at(Rule::CachedField, cpu, WHOLE, text).because_of(event));
         }
     }
 }
@@ -95,6 +95,6 @@ pub(crate) fn check_in_effect(
         return true;
     };
     let text = "may translate with register values from before (no ISB)";
-    report.add(Found::at(Rule::MissingIsb, cpu, range, text).because_of(event));
+    report.add(Violation::at(Rule::MissingIsb, cpu, range, text).because_of(event));
     false
 }

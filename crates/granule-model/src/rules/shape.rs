@@ -10,8 +10,8 @@ use crate::config::Config;
 use crate::state::cpu::Cpu;
 use crate::state::reshape::{Reshape, Step};
 use crate::state::stale_range::Settle;
-use crate::violation::Rule;
-use crate::violation::report::{Found, Report};
+use crate::violation::report::Report;
+use crate::violation::{Rule, Violation};
 
 const WHOLE: (u64, u64) = (0, u64::MAX);
 const IN_USE: &str = "may read the tables with the granule or size of others";
@@ -60,7 +60,7 @@ impl Change<'_> {
                 (None, _) => matches!(state.ceased[at], Settle::Isb(_)).then_some(NOT_OFF),
             };
             if let Some(text) = used {
-                report.add(Found::at(Rule::FieldInUse, cpu, WHOLE, text));
+                report.add(Violation::at(Rule::FieldInUse, cpu, WHOLE, text));
             }
         }
         let changed = moved && state.walked[at] && (was_off || is_off);
@@ -78,13 +78,13 @@ impl Change<'_> {
         };
         let found = match (reshape.step, self.before) {
             (Step::Written | Step::InEffect(_), _) => {
-                Found::at(Rule::CachedField, cpu, WHOLE, CACHED).because_of(reshape.event)
+                Violation::at(Rule::CachedField, cpu, WHOLE, CACHED).because_of(reshape.event)
             }
             (Step::Invalidated, _) => {
-                Found::at(Rule::MissingIsb, cpu, WHOLE, UNDER_WAY).because_of(reshape.event)
+                Violation::at(Rule::MissingIsb, cpu, WHOLE, UNDER_WAY).because_of(reshape.event)
             }
             (Step::Done, Some(event)) => {
-                Found::at(Rule::MissingIsb, cpu, WHOLE, OLD_ROOT).because_of(event)
+                Violation::at(Rule::MissingIsb, cpu, WHOLE, OLD_ROOT).because_of(event)
             }
             (Step::Done, None) => return,
         };

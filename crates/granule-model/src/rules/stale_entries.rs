@@ -17,8 +17,8 @@ use crate::state::stale_tlb::{Fate, StaleTlb};
 use crate::state::tables::Root;
 use crate::state::trees::Trees;
 use crate::state::walk::{self, TableAt};
-use crate::violation::Rule;
-use crate::violation::report::{Found, Report};
+use crate::violation::report::Report;
+use crate::violation::{Rule, Violation};
 
 const OLD: &str = "may still use the old translation";
 const GONE: &str = "may still translate addresses for which there is no valid entry any more";
@@ -111,7 +111,7 @@ pub(crate) fn check_draining(
         for index in from..from + count {
             if difference(trees, config, range, index, root).is_some() {
                 harmless = false;
-                report.add(Found {
+                report.add(Violation {
                     cpu,
                     missed: None,
                     ..evidence::of_stale(Rule::MissingIsb, &range.part(index, 1), UNDER_WAY)
@@ -271,7 +271,7 @@ pub(crate) fn held_of_disabled(
                 } else {
                     GONE
                 };
-                let found = Found::at(Rule::StaleTranslation, cpu, range, text);
+                let found = Violation::at(Rule::StaleTranslation, cpu, range, text);
                 report.add(found.because_of(root.left));
                 reported.push((cpu, id));
             }

@@ -5,8 +5,8 @@ use super::no_translation;
 use crate::state::cpu::Cpus;
 use crate::state::relied::Relied;
 use crate::state::trees::Trees;
-use crate::violation::Rule;
-use crate::violation::report::{Found, Report};
+use crate::violation::report::Report;
+use crate::violation::{Rule, Violation};
 
 const NO_DSB: &str = "may walk the tables as they were before the store (no DSB)";
 
@@ -16,7 +16,7 @@ pub(crate) fn check_stored(trees: Trees<'_>, cpus: &mut Cpus, by: u32, report: &
     let (stored, location) = cpus[by].stored;
     if stored > cpus[by].dsb {
         let range = trees.translated_by(location);
-        let found = Found::at(Rule::StoreNotVisible, cpus.other_than(by), range, NO_DSB);
+        let found = Violation::at(Rule::StoreNotVisible, cpus.other_than(by), range, NO_DSB);
         report.add(found.because_of(stored).located(location));
         cpus[by].stored.0 = 0;
     }
@@ -29,7 +29,7 @@ pub(crate) fn check_made_valid(trees: Trees<'_>, cpus: &mut Cpus, cpu: u32, repo
     if made > cpus[cpu].synchronised[cpu as usize] {
         let range = trees.translated_by(location);
         let text = "may fault on an entry that it made valid: what it speculated was not discarded";
-        let found = Found::at(Rule::MissingIsb, cpu, range, text);
+        let found = Violation::at(Rule::MissingIsb, cpu, range, text);
         report.add(found.because_of(made).located(location));
         cpus[cpu].made_valid.0 = 0;
     }
@@ -55,14 +55,14 @@ pub(crate) fn check_range(
             let (event, by) = trees.memory.fresh(entry.location);
             let range = (entry.va, entry.last());
             if event > cpus[by].dsb {
-                let found = Found::at(Rule::StoreNotVisible, index, range, NO_DSB);
+                let found = Violation::at(Rule::StoreNotVisible, index, range, NO_DSB);
                 report.add(found.because_of(event).located(entry.location));
             } else if relied.asid.is_none()
                 && index == cpu
                 && event > state.synchronised[by as usize]
             {
                 let text = "may fault on a new entry: what it speculated was not discarded";
-                let found = Found::at(Rule::MissingIsb, cpu, range, text);
+                let found = Violation::at(Rule::MissingIsb, cpu, range, text);
                 report.add(found.because_of(event).located(entry.location));
             }
             no_translation::check_entry(index, entry, &key.context, event, report);

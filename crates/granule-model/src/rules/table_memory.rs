@@ -11,8 +11,8 @@ use crate::state::memory::Memory;
 use crate::state::stale_range::StaleRange;
 use crate::state::stale_tlb::StaleTlb;
 use crate::state::trees::Trees;
-use crate::violation::Rule;
-use crate::violation::report::{Found, Report};
+use crate::violation::report::Report;
+use crate::violation::{Rule, Violation};
 
 /// The state of the rule: whether the trace records which memory is for tables.
 #[derive(Clone, Debug, Default)]
@@ -54,7 +54,7 @@ impl TableMemory {
             Owner::Unknown => return,
         };
         let last = table + ((1 << format.granule.shift()) - 1);
-        let mut found = Found::in_memory(Rule::NotTableMemory, cpu, (table, last), text);
+        let mut found = Violation::in_memory(Rule::NotTableMemory, cpu, (table, last), text);
         found.location = location;
         report.add(found);
     }
@@ -71,7 +71,7 @@ pub(crate) fn check_stored(memory: &Memory, cpu: u32, (from, to): (u64, u64), re
         .and_then(|page| page.unknown(first, count));
     if let Some(index) = unknown {
         let location = (number << PAGE_SHIFT) + index as u64 * 8;
-        let found = Found::in_memory(
+        let found = Violation::in_memory(
             Rule::UninitialisedTable,
             cpu,
             (location, to - 1),
@@ -97,7 +97,7 @@ pub(crate) fn check_granule(
         && entries.any(|raw| raw & descriptor::VALID != 0)
     {
         let text = "walks tables of another granule";
-        report.add(Found::in_memory(
+        report.add(Violation::in_memory(
             Rule::TablesOfTwoSizes,
             cpu,
             (from, to - 1),
@@ -123,7 +123,7 @@ pub(crate) fn check_freed(
         let walker = trees
             .root(root)
             .map_or(cpu, |root| root.holders.trailing_zeros());
-        report.add(Found::in_memory(
+        report.add(Violation::in_memory(
             Rule::FreedInUse,
             walker,
             range,
@@ -132,7 +132,7 @@ pub(crate) fn check_freed(
     }
     if let Some(pointer) = cached_pointer(trees, stale, address, bytes) {
         let text = "may walk the table through a cached pointer to it";
-        let found = Found {
+        let found = Violation {
             range,
             is_virtual: false,
             ..evidence::of_stale(Rule::FreedInUse, &pointer, text)

@@ -1,8 +1,8 @@
 //! Operands of TLBIs by range that make the instruction UNPREDICTABLE.
 
 use crate::state::invalidation::Removes;
-use crate::violation::Rule;
-use crate::violation::report::{Found, Report};
+use crate::violation::report::Report;
+use crate::violation::{Rule, Violation};
 use granule_trace::System;
 
 /// Checks the operand of a TLBI, decoded as `removes`.
@@ -15,6 +15,6 @@ pub(crate) fn check(
     if let Removes::Unpredictable(why) = removes {
         let name = system.name().unwrap_or("a TLBI");
         let text = format!("executes {name} {operand:#x}, which is UNPREDICTABLE: {why}");
-        report.add(Found::at(Rule::RangeOperand, cpu, (0, u64::MAX), text));
+        report.add(Violation::at(Rule::RangeOperand, cpu, (0, u64::MAX), text));
     }
 }

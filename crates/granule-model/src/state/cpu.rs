@@ -137,7 +137,6 @@ impl Cpu {
         self.tlbis.len() + self.maintenance.len()
     }
 
-    /// The registers of a regime.
     pub(crate) const fn registers_of(&self, regime: Regime) -> &Registers {
         &self.registers[regime.index()]
     }

@@ -54,7 +54,8 @@ pub(crate) fn read(op: Tlbi, ds: bool, lpa2: bool, vmid: u16) -> Removes {
     match op.target {
         Target::All => Removes::All,
         Target::Asid => Removes::Asid(asid),
-        Target::Address {
+        Target::Addresses {
+            range: false,
             last_level,
             all_asids,
         } => {
@@ -82,7 +83,8 @@ pub(crate) fn read(op: Tlbi, ds: bool, lpa2: bool, vmid: u16) -> Removes {
                 granule: if hint.is_some() { granule } else { None },
             }
         }
-        Target::Range {
+        Target::Addresses {
+            range: true,
             last_level,
             all_asids,
         } => {

@@ -178,7 +178,6 @@ impl Hasher for PageHasher {
     }
 }
 
-/// The memory.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     index: HashMap<u64, u32, BuildHasherDefault<PageHasher>>,

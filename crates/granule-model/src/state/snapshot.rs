@@ -109,7 +109,6 @@ fn one(root: &Root, entry: &EntryAt, replaced: Replaced) -> Option<StaleRange> {
     })
 }
 
-/// Adds stale ranges to the contents of TLBs.
 pub(crate) fn add(memory: &Memory, tables: &Tables, stale: &mut StaleTlb, ranges: StaleRanges) {
     let ranges = ranges.finish();
     memory.visit(VISITS_OF_A_RANGE * ranges.len() as u64);

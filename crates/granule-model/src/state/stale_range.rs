@@ -89,7 +89,6 @@ pub(crate) struct StaleRange {
 }
 
 impl StaleRange {
-    /// The bytes of one entry.
     pub(crate) const fn entry_bytes(&self) -> u64 {
         1 << self.shift
     }
@@ -115,7 +114,6 @@ impl StaleRange {
         self.value.wrapping_add(self.step.wrapping_mul(index))
     }
 
-    /// The part with `count` entries from `first`.
     pub(crate) fn part(&self, first: u64, count: u64) -> Self {
         Self {
             va: self.entry_va(first),

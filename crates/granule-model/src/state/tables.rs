@@ -121,7 +121,6 @@ impl Tables {
         self.roots.get_mut(id as usize)?.as_mut()
     }
 
-    /// All roots.
     pub(crate) fn roots(&self) -> impl Iterator<Item = (RootId, &Root)> {
         self.roots
             .iter()
@@ -280,7 +279,6 @@ impl Tables {
         self.unused.push(id);
     }
 
-    /// The root with this key, if there is one.
     pub(crate) fn find_root(&self, key: &RootKey) -> Option<RootId> {
         self.by_key.get(key).copied()
     }
@@ -445,7 +443,6 @@ impl Tables {
         self.drop_unreachable(memory, table);
     }
 
-    /// All paths from a root to a table.
     pub(crate) fn paths(&self, memory: &Memory, id: TableId) -> Vec<Path> {
         let mut found = Vec::new();
         self.collect_paths(memory, id, &mut found);

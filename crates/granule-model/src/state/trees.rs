@@ -26,7 +26,6 @@ impl<'a> Trees<'a> {
         self.tables.root(id?)
     }
 
-    /// All paths from a root to a table.
     pub(crate) fn paths(self, id: TableId) -> Vec<Path> {
         self.tables.paths(self.memory, id)
     }
@@ -36,7 +35,6 @@ impl<'a> Trees<'a> {
         self.paths(id).into_iter().next()
     }
 
-    /// The reachable tables in a page.
     pub(crate) fn tables_in(self, page: u64) -> &'a [TableId] {
         self.memory.page(page).map_or(&[][..], |page| &page.tables)
     }

@@ -102,14 +102,8 @@ fn event(verb: &str, words: &mut Words<'_>) -> Result<Event, LineError> {
                 visibility: visibility(words)?,
             }
         }
-        "data" => {
-            let (start, bytes) = range(words)?;
-            Event::Data { start, bytes }
-        }
-        "code" => {
-            let (start, bytes) = range(words)?;
-            Event::Code { start, bytes }
-        }
+        "data" => of_range(words, Event::data)?,
+        "code" => of_range(words, Event::code)?,
         "dsb" => {
             let option = words.next_as("ishst, ish, nshst, nsh, st or sy", option)?;
             let kind = BarrierKind::Dsb;
@@ -138,12 +132,9 @@ fn event(verb: &str, words: &mut Words<'_>) -> Result<Event, LineError> {
             let instruction = words.next_as("cvac, civac, ivac or cvau", |name| {
                 System::from_name(name).filter(|system| system.is_data_cache())
             })?;
-            let (start, bytes) = range(words)?;
-            Event::Lines {
-                instruction,
-                start,
-                bytes,
-            }
+            of_range(words, |start, bytes| {
+                Event::lines(instruction, start, bytes)
+            })?
         }
         "ic" => {
             let op = words.next_as("iallu or ialluis", |name| {
@@ -151,22 +142,13 @@ fn event(verb: &str, words: &mut Words<'_>) -> Result<Event, LineError> {
             })?;
             Event::System(op, 0)
         }
-        "found" => Event::Found {
-            address: words.next_as(ADDRESS_OF_DESCRIPTOR, descriptor_address)?,
-            descriptor: words.next_as(VALUE, number)?,
-        },
-        "obtain" => {
-            let (start, bytes) = range(words)?;
-            Event::Obtained { start, bytes }
-        }
-        "free" => {
-            let (start, bytes) = range(words)?;
-            Event::Freed { start, bytes }
-        }
-        "reused" => {
-            let (start, bytes) = range(words)?;
-            Event::Reused { start, bytes }
-        }
+        "found" => Event::found(
+            words.next_as(ADDRESS_OF_DESCRIPTOR, descriptor_address)?,
+            words.next_as(VALUE, number)?,
+        ),
+        "obtain" => of_range(words, Event::obtained)?,
+        "free" => of_range(words, Event::freed)?,
+        "reused" => of_range(words, Event::reused)?,
         "user" => Event::User,
         "at" => Event::At(words.next_as(ADDRESS, number)?),
         "missing" => Event::Missing(words.rest_as(TEXT, text)?),
@@ -224,6 +206,15 @@ fn range(words: &mut Words<'_>) -> Result<(u64, u64), LineError> {
         Some(bytes)
     })?;
     Ok((address, bytes))
+}
+
+/// An event of a range.
+fn of_range(
+    words: &mut Words<'_>,
+    event: impl FnOnce(u64, u64) -> Event,
+) -> Result<Event, LineError> {
+    let (start, bytes) = range(words)?;
+    Ok(event(start, bytes))
 }
 
 /// The ordering of a store: none, release, exchange or earlier.

@@ -71,7 +71,6 @@ impl<'a> Words<'a> {
         read(rest).ok_or(error)
     }
 
-    /// Whether the rest begins with a text.
     pub(super) fn begins_with(&self, text: &str) -> bool {
         let rest = self.line.get(self.at..).unwrap_or_default();
         rest.starts_with(text)

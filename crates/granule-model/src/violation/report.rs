@@ -3,29 +3,18 @@
 //! Neighbouring violations of one event are joined, and violations beyond a bound are only counted,
 //! so that a trace that breaks a rule with every event costs no more than a correct one.
 
-use super::{Miss, Rule, Violation};
+use super::{Rule, Violation};
 use std::collections::VecDeque;
 
-/// A violation as a rule finds it. [`Report::add`] adds the current event.
-///
-/// Events are counted from 1 here, as they are in all of the state.
-pub(crate) struct Found {
-    pub(crate) rule: Rule,
-    pub(crate) earlier: Option<u64>,
-    pub(crate) missed: Option<(u64, Miss)>,
-    pub(crate) cpu: u32,
-    pub(crate) range: (u64, u64),
-    pub(crate) is_virtual: bool,
-    pub(crate) is_intermediate: bool,
-    pub(crate) location: Option<u64>,
-    pub(crate) observation: String,
-}
-
-impl Found {
+// A violation as a rule finds it: events are counted from 1, as they are in all of the state.
+// `Report::add` adds the current event, and counts from 0.
+impl Violation {
     /// A violation that concerns virtual addresses.
     pub(crate) fn at(rule: Rule, cpu: u32, range: (u64, u64), text: impl Into<String>) -> Self {
         Self {
             rule,
+            event: 0,
+            origin: None,
             earlier: None,
             missed: None,
             cpu,
@@ -34,6 +23,7 @@ impl Found {
             is_intermediate: false,
             location: None,
             observation: text.into(),
+            times: 1,
         }
     }
 
@@ -130,22 +120,15 @@ impl Report {
     }
 
     /// Adds what a rule found as a violation of the current event.
-    pub(crate) fn add(&mut self, found: Found) {
+    pub(crate) fn add(&mut self, found: Violation) {
         // Outside of the model events are counted from 0.
         let outside = |event: u64| event.saturating_sub(1);
         self.join(Violation {
-            rule: found.rule,
             event: outside(self.now),
             origin: self.cpu.and_then(|cpu| *self.origins.get(cpu as usize)?),
             earlier: found.earlier.map(outside),
             missed: found.missed.map(|(event, miss)| (outside(event), miss)),
-            cpu: found.cpu,
-            range: found.range,
-            is_virtual: found.is_virtual,
-            is_intermediate: found.is_intermediate,
-            location: found.location,
-            observation: found.observation,
-            times: 1,
+            ..found
         });
     }
 

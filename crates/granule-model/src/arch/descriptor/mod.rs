@@ -65,12 +65,10 @@ const fn high_address(raw: u64, format: Format) -> u64 {
     }
 }
 
-/// The output address of a leaf of `level`.
 pub(crate) const fn leaf_address(raw: u64, level: i8, format: Format) -> u64 {
     (raw & bits(47, format.granule.level_shift(level))) | high_address(raw, format)
 }
 
-/// The address of the next table.
 pub(crate) const fn table_address(raw: u64, format: Format) -> u64 {
     (raw & bits(47, format.granule.shift())) | high_address(raw, format)
 }
