@@ -7,9 +7,7 @@
 //!
 //!     cargo run -p granule-model --example wrong_kernel
 
-use granule_model::{
-    Access, Barrier, Config, Event, EventError, Model, Outcome, System, Visibility,
-};
+use granule_model::{Access, Barrier, Config, Event, EventError, Model, Outcome, System};
 
 const ROOT: u64 = 0x1000;
 /// Valid, inner shareable, accessed.
@@ -29,16 +27,7 @@ impl Kernel {
 
     fn store(&mut self, index: u64, value: u64) -> Result<(), EventError> {
         let address = ROOT + 8 * index;
-        self.emit(
-            0,
-            Event::Store {
-                address,
-                count: 1,
-                descriptor: value,
-                step: 0,
-                visibility: Visibility::Live,
-            },
-        )
+        self.emit(0, Event::store(address, value))
     }
 
     fn barrier(&mut self, cpu: u32, barrier: Barrier) -> Result<(), EventError> {
@@ -51,14 +40,7 @@ impl Kernel {
         // Stored past the caches, which may hold an older copy of the line: walks are cacheable.
         // Without these two the model objects as well.
         let (address, bytes) = (ROOT, 64);
-        self.emit(
-            0,
-            Event::Lines {
-                instruction: System::DC_IVAC,
-                start: address,
-                bytes,
-            },
-        )?;
+        self.emit(0, Event::lines(System::DC_IVAC, address, bytes))?;
         self.barrier(0, Barrier::DSB_SY)?;
         for cpu in 0..2 {
             for (register, value) in [

@@ -9,104 +9,74 @@ use granule_testing::cases::config;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-const BARRIERS: [Barrier; 11] = [
-    Barrier::DSB_NSHST,
-    Barrier::DSB_NSH,
-    Barrier::DSB_ISHST,
-    Barrier::DSB_ISH,
-    Barrier::DSB_ST,
-    Barrier::DSB_SY,
-    Barrier::DMB_ISHST,
-    Barrier::DMB_ISH,
-    Barrier::DMB_ST,
-    Barrier::DMB_SY,
-    Barrier::ISB,
-];
-
 /// The registers and instructions of a kind.
 fn named(kind: fn(System) -> bool) -> impl Strategy<Value = System> {
     let all = System::NAMED.iter().map(|(system, _)| *system);
     select(all.filter(|system| kind(*system)).collect::<Vec<_>>())
 }
 
+type Stored = ((u64, u32), [u64; 2], Visibility);
+
+fn store(((address, count), [descriptor, step], visibility): Stored) -> Event {
+    Event::Store {
+        address,
+        count,
+        descriptor,
+        // The line of a single store has no step.
+        step: if count == 1 { 0 } else { step },
+        visibility,
+    }
+}
+
 /// Any event that can be written: those whose numbers make sense together.
 fn events() -> impl Strategy<Value = (u32, Event)> {
     let order = prop_oneof![Just(Visibility::Live), Just(Visibility::Publish)];
     let run = (0..1u64 << 49, 2..8193u32).prop_map(|(index, count)| (index * 8, count));
+    let single = (0..1u64 << 49).prop_map(|index| (index * 8, 1_u32));
+    let runs = prop_oneof![single, run.clone()];
     let range = (any::<u64>(), any::<u64>())
         .prop_map(|(address, bytes)| (address, (bytes % (u64::MAX - address).max(1)).max(1)));
+    type OfRange = fn(u64, u64) -> Event;
+    let of_range: [OfRange; 5] = [
+        Event::data,
+        Event::code,
+        Event::obtained,
+        Event::freed,
+        Event::reused,
+    ];
     let kind = prop_oneof![
         Just(Event::Reset),
         Just(Event::Settled),
         Just(Event::User),
         (named(System::is_register), any::<u64>())
             .prop_map(|(register, value)| Event::System(register, value)),
-        (run.clone(), any::<u64>(), order.clone()).prop_map(|((address, _), value, order)| {
-            Event::Store {
-                address,
-                count: 1,
-                descriptor: value,
-                step: 0,
-                visibility: order,
-            }
-        }),
-        (run.clone(), any::<u64>(), any::<u64>(), order.clone()).prop_map(
-            |((address, count), first, step, order)| Event::Store {
-                address,
-                count,
-                descriptor: first,
-                step,
-                visibility: order
-            }
-        ),
-        (run, any::<[u64; 3]>(), order).prop_map(|((address, count), [of, clear, set], order)| {
-            Event::Update {
+        (runs, any::<[u64; 2]>(), order.clone()).prop_map(store),
+        (run, any::<[u64; 3]>(), order).prop_map(
+            |((address, count), [of, clear, set], visibility)| Event::Update {
                 address,
                 count,
                 change: BitChange { of, clear, set },
-                visibility: order,
+                visibility,
             }
-        }),
-        range
-            .clone()
-            .prop_map(|(start, bytes)| Event::Data { start, bytes }),
-        range
-            .clone()
-            .prop_map(|(start, bytes)| Event::Code { start, bytes }),
-        select(&BARRIERS[..]).prop_map(Event::Barrier),
+        ),
+        (select(of_range.to_vec()), range.clone())
+            .prop_map(|(event, (start, bytes))| event(start, bytes)),
+        select(&Barrier::NAMED[..]).prop_map(Event::Barrier),
         (named(System::is_tlbi), any::<u64>()).prop_map(|(op, operand)| {
             let operand = if op.takes_operand() { operand } else { 0 };
             Event::System(op, operand)
         }),
-        (named(System::is_data_cache), range.clone()).prop_map(|(op, (address, bytes))| {
-            Event::Lines {
-                instruction: op,
-                start: address,
-                bytes,
-            }
-        }),
+        (named(System::is_data_cache), range.clone())
+            .prop_map(|(op, (address, bytes))| Event::lines(op, address, bytes)),
         named(System::is_instruction_cache).prop_map(|op| Event::System(op, 0)),
-        range.clone().prop_map(|(address, bytes)| Event::Obtained {
-            start: address,
-            bytes
+        (range, any::<Option<u16>>()).prop_map(|((start, bytes), asid)| Event::AssumeVisible {
+            start,
+            bytes,
+            asid
         }),
-        range.clone().prop_map(|(address, bytes)| Event::Freed {
-            start: address,
-            bytes
-        }),
-        (range.clone(), any::<Option<u16>>()).prop_map(|((address, bytes), asid)| {
-            Event::AssumeVisible {
-                start: address,
-                bytes,
-                asid,
-            }
-        }),
-        (0..u64::MAX / 8, any::<u64>()).prop_map(|(index, descriptor)| Event::Found {
-            address: index * 8,
-            descriptor,
-        }),
+        (0..u64::MAX / 8, any::<u64>())
+            .prop_map(|(index, descriptor)| Event::found(index * 8, descriptor)),
         any::<u64>().prop_map(Event::At),
-        range.prop_map(|(start, bytes)| Event::Reused { start, bytes }),
         "[ -~]{1,24}".prop_map(|text| Event::Missing(Text::new(text.as_bytes()))),
     ];
     (0..64u32, kind)
@@ -129,7 +99,6 @@ fn header(events: u64) -> TraceHeader {
     }
 }
 
-/// Reads a whole file and gives its events.
 fn read(file: &[u8]) -> Result<Vec<(u64, u32, Event)>, ReadError> {
     let mut reader = Reader::new(file)?;
     let mut events = Vec::new();

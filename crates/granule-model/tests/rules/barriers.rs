@@ -52,18 +52,13 @@ fn an_operation_ends_with_dsb_and_isb() {
         for &barrier in barriers {
             rig.barrier(barrier);
         }
-        rig.sync();
-        rig.expect(rules);
+        rig.settle(rules);
     }
 }
 
 #[test]
 fn a_range_that_is_relied_on() {
-    let assumed = |start| Event::AssumeVisible {
-        start,
-        bytes: 0x1000,
-        asid: None,
-    };
+    let assumed = |start| Event::assume_visible(start, 0x1000);
     let mut rig = Rig::new(0);
     rig.store(L3, RAM | PAGE | RW);
     rig.event(assumed(VA + 0x1000));
@@ -80,8 +75,7 @@ fn a_range_that_is_relied_on() {
     rig.publish();
     rig.event(assumed(VA));
     rig.expect(&[]);
-    rig.store(L3, 0);
-    rig.publish();
+    rig.make(L3, 0);
     rig.event(assumed(VA + 0x1000));
     rig.expect(&[]);
     rig.event(assumed(VA));
@@ -139,8 +133,7 @@ fn tables_are_filled_before_they_are_linked() {
 #[test]
 fn an_invalidated_translation_lingers_in_this_cpu_until_an_isb() {
     let mut rig = Rig::new(0);
-    rig.store(L3, RAM | PAGE | RW);
-    rig.publish();
+    rig.make(L3, RAM | PAGE | RW);
     rig.store(L3, 0);
     rig.reads(0, VA, &[None, Some(RAM)]);
     rig.barrier(Barrier::DSB_ISHST);
@@ -156,10 +149,8 @@ fn an_invalidated_translation_lingers_in_this_cpu_until_an_isb() {
 #[test]
 fn an_access_to_what_may_be_stale_is_reported() {
     let mut rig = Rig::new(0);
-    rig.store(L3, RAM | PAGE | RW);
-    rig.publish();
-    rig.store(L3, RAM | PAGE | RW | RO);
-    rig.publish();
+    rig.make(L3, RAM | PAGE | RW);
+    rig.make(L3, RAM | PAGE | RW | RO);
     rig.model.access(1, VA, Access::WRITE);
     rig.expect(&[Rule::StaleTranslation]);
     rig.invalidate("vaale1is", at(VA));
@@ -181,16 +172,14 @@ fn a_dsb_of_the_cpu_itself_shows_its_stores_to_itself_only() {
         rig.barrier(barrier);
         rig.isb();
         rig.reads(0, VA, &[Some(RAM)]);
-        rig.sync();
-        rig.expect(rules);
+        rig.settle(rules);
 
         // Alone, there is nobody else.
         let mut rig = Rig::with(Config::default());
         rig.store(L3, RAM | PAGE | RW);
         rig.barrier(barrier);
         rig.isb();
-        rig.sync();
-        rig.expect(&[]);
+        rig.settle(&[]);
     }
 }
 
@@ -231,11 +220,7 @@ fn a_walker_may_miss_that_an_access_flag_was_cleared() {
         (&[update(SPARE, 1, set_read_only), both], false, unordered),
     ] {
         for by_register in [false, true] {
-            let mut rig = Rig::with(Config {
-                cpus: 2,
-                strict,
-                ..Config::default()
-            });
+            let mut rig = Rig::with(Config { strict, ..two() });
             rig.fill(SPARE, 512, 0, 0);
             let first = if by_register { L1 | TABLE | AF } else { page };
             rig.fill(SPARE, 2, first, 0x1000);
@@ -244,10 +229,8 @@ fn a_walker_may_miss_that_an_access_flag_was_cleared() {
                 rig.event(*step);
             }
             if by_register {
-                rig.register(System::TTBR0_EL1, SPARE);
-                rig.isb();
-                rig.register(System::TCR_EL1, TCR);
-                rig.isb();
+                rig.write(System::TTBR0_EL1, SPARE);
+                rig.write(System::TCR_EL1, TCR);
             } else {
                 rig.store(L2 + 8, SPARE | TABLE);
             }
@@ -270,10 +253,8 @@ fn tables_that_one_cpu_has_seen_are_not_walked_by_another() {
         rig.barrier(barrier);
         for cpu in 0..2 {
             rig.cpu = cpu;
-            rig.register(System::TTBR0_EL1, SPARE);
-            rig.isb();
-            rig.register(System::TCR_EL1, TCR);
-            rig.isb();
+            rig.write(System::TTBR0_EL1, SPARE);
+            rig.write(System::TCR_EL1, TCR);
             rig.expect(if cpu == 0 { &[] } else { rules });
         }
     }

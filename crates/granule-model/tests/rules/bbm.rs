@@ -6,8 +6,7 @@ use granule_model::{Barrier, Config, Event, Rule};
 /// One page changed from one value to another in place.
 fn page(bbm_level: u8, old: u64, new: u64) -> Rig {
     let mut rig = Rig::new(bbm_level);
-    rig.store(L3, old);
-    rig.publish();
+    rig.make(L3, old);
     rig.expect(&[]);
     rig.store(L3, new);
     rig
@@ -50,12 +49,10 @@ fn read_only_pages_of_equal_contents_may_move() {
         equal_contents: true,
         ..Config::default()
     });
-    rig.store(L3, RAM | PAGE | RW | RO);
-    rig.publish();
+    rig.make(L3, RAM | PAGE | RW | RO);
     rig.store(L3, (RAM + 0x1000) | PAGE | RW | RO);
     rig.invalidate("vaale1is", at(VA));
-    rig.sync();
-    rig.expect(&[]);
+    rig.settle(&[]);
     rig.store(L3, RAM + 0x2000 | PAGE | RW);
     rig.expect(&[Rule::BreakBeforeMake]);
 }
@@ -67,13 +64,11 @@ fn permissions_and_not_global_change_in_place_and_need_a_tlbi_before_they_are_re
         let mut rig = page(0, old, new);
         rig.expect(&[]);
         rig.publish();
-        rig.sync();
-        rig.expect(&[Rule::StaleTranslation]);
+        rig.settle(&[Rule::StaleTranslation]);
 
         let mut rig = page(0, old, new);
         rig.invalidate("vaale1is", at(VA));
-        rig.sync();
-        rig.expect(&[]);
+        rig.settle(&[]);
     }
 }
 
@@ -90,14 +85,12 @@ fn software_bits_and_the_access_flag_need_nothing() {
     for (from, to) in [(old, old | 0b1111 << 55), (old & !AF, old)] {
         let mut rig = page(0, from, to);
         rig.publish();
-        rig.sync();
-        rig.expect(&[]);
+        rig.settle(&[]);
     }
     // An entry with the flag clear is not cached, so anything may follow it.
     let mut rig = page(0, old & !AF, old + 0x1000);
     rig.publish();
-    rig.sync();
-    rig.expect(&[]);
+    rig.settle(&[]);
 }
 
 #[test]
@@ -113,21 +106,15 @@ fn widening_needs_an_invalidation_and_clearing_the_access_flag_strictly() {
         (old, old, &[]),
     ] {
         for (strict, invalidate) in [(false, false), (true, false), (true, true)] {
-            let mut rig = Rig::with(Config {
-                cpus: 2,
-                strict,
-                ..Config::default()
-            });
-            rig.store(L3, from);
-            rig.publish();
+            let mut rig = Rig::with(Config { strict, ..two() });
+            rig.make(L3, from);
             rig.store(L3, to);
             if invalidate {
                 rig.invalidate("vaale1is", at(VA));
             } else {
                 rig.publish();
             }
-            rig.sync();
-            rig.expect(match (strict, invalidate) {
+            rig.settle(match (strict, invalidate) {
                 (_, true) => &[],
                 (true, _) if from != to => stale,
                 _ => lax,
@@ -140,10 +127,8 @@ fn widening_needs_an_invalidation_and_clearing_the_access_flag_strictly() {
 fn a_guarded_page_narrows_what_is_allowed() {
     for guard in [GUARDED, 0] {
         let mut rig = Rig::new(0);
-        rig.store(L3, RAM | PAGE | RW & !XN);
-        rig.publish();
-        rig.store(L3, RAM | PAGE | RW & !XN | guard);
-        rig.publish();
+        rig.make(L3, RAM | PAGE | RW & !XN);
+        rig.make(L3, RAM | PAGE | RW & !XN | guard);
         rig.sync();
         let text = rig.model.violations().first().map(ToString::to_string);
         assert_eq!(
@@ -159,8 +144,7 @@ fn break_before_make_needs_all_its_steps() {
     // Which of the steps are taken: DSB, TLBI, DSB.
     for steps in 0..8 {
         let mut rig = Rig::new(0);
-        rig.store(L3, old);
-        rig.publish();
+        rig.make(L3, old);
         rig.store(L3, 0);
         if steps & 1 != 0 {
             rig.barrier(Barrier::DSB_ISHST);
@@ -171,40 +155,28 @@ fn break_before_make_needs_all_its_steps() {
         if steps & 4 != 0 {
             rig.barrier(Barrier::DSB_ISH);
         }
-        rig.store(L3, new);
-        rig.publish();
+        rig.make(L3, new);
         let complete = steps == 7;
-        rig.expect(if complete {
-            &[]
-        } else {
-            &[Rule::BreakBeforeMake]
-        });
+        rig.expect_unless(complete, Rule::BreakBeforeMake);
     }
 }
 
 #[test]
 fn the_same_again_needs_no_tlbi() {
     for strict in [false, true] {
-        let mut rig = Rig::with(Config {
-            cpus: 2,
-            strict,
-            ..Config::default()
-        });
-        rig.store(L3, RAM | PAGE | RW);
-        rig.publish();
+        let mut rig = Rig::with(Config { strict, ..two() });
+        rig.make(L3, RAM | PAGE | RW);
         rig.store(L3, 0);
-        rig.store(L3, RAM | PAGE | RW);
-        rig.publish();
+        rig.make(L3, RAM | PAGE | RW);
         rig.sync();
-        rig.expect(if strict { &[Rule::Revalidated] } else { &[] });
+        rig.expect_unless(!strict, Rule::Revalidated);
     }
 }
 
 /// A block, and a filled but unlinked table that maps the same.
 fn block(bbm_level: u8, attributes: u64) -> Rig {
     let mut rig = Rig::new(bbm_level);
-    rig.store(L2 + 8, RAM | BLOCK | RW);
-    rig.publish();
+    rig.make(L2 + 8, RAM | BLOCK | RW);
     rig.fill(SPARE, 512, RAM | PAGE | attributes, 0x1000);
     rig.barrier(Barrier::DSB_ISHST);
     rig.expect(&[]);
@@ -215,8 +187,7 @@ fn block(bbm_level: u8, attributes: u64) -> Rig {
 fn a_block_is_split_in_place_from_level_2_on() {
     for level in 0..=3 {
         let mut rig = block(level, RW);
-        rig.store(L2 + 8, SPARE | TABLE);
-        rig.publish();
+        rig.make(L2 + 8, SPARE | TABLE);
         rig.sync();
         if level < 2 {
             let all = rig.model.violations();
@@ -244,8 +215,7 @@ fn a_conflict_abort_is_reported_in_strict_mode() {
             strict: true,
             ..Config::default()
         });
-        rig.store(L2 + 8, RAM | BLOCK | RW);
-        rig.publish();
+        rig.make(L2 + 8, RAM | BLOCK | RW);
         rig.fill(SPARE, 512, RAM | PAGE | RW, 0x1000);
         rig.release(L2 + 8, SPARE | TABLE);
         rig.expect(rules);
@@ -259,8 +229,7 @@ fn a_table_is_folded_in_place_from_level_2_on() {
         rig.fill(SPARE, 512, RAM | PAGE | RW, 0x1000);
         rig.release(L2 + 8, SPARE | TABLE);
         rig.publish();
-        rig.store(L2 + 8, RAM | BLOCK | RW);
-        rig.publish();
+        rig.make(L2 + 8, RAM | BLOCK | RW);
         rig.sync();
         if level < 2 {
             assert!(rig.model.violation_count() > 0);
@@ -288,30 +257,22 @@ fn nothing_else_changes_together_with_the_size() {
         rig.expect(&[]);
         rig.isb();
         rig.sync();
-        let stale = rig
-            .model
-            .violations()
-            .iter()
-            .any(|one| one.rule == Rule::StaleTranslation);
+        let stale = rig.rules().contains(&Rule::StaleTranslation);
         assert_eq!(stale, !invalidate);
     }
     // First split, then change: the old block must go before that is relied on.
     let mut rig = block(2, RW);
-    rig.store(L2 + 8, SPARE | TABLE);
-    rig.publish();
+    rig.make(L2 + 8, SPARE | TABLE);
     rig.update(SPARE + 8 * 5, 1, 0, RO);
     rig.publish();
     rig.expect(&[]);
-    rig.sync();
-    rig.expect(&[Rule::StaleTranslation, Rule::StaleTranslation]);
+    rig.settle(&[Rule::StaleTranslation, Rule::StaleTranslation]);
     // One address inside the old block removes it, and that of the page the page.
     let mut rig = block(2, RW);
-    rig.store(L2 + 8, SPARE | TABLE);
-    rig.publish();
+    rig.make(L2 + 8, SPARE | TABLE);
     rig.update(SPARE + 8 * 5, 1, 0, RO);
     rig.invalidate("vaae1is", at(VA + 0x20_5000));
-    rig.sync();
-    rig.expect(&[]);
+    rig.settle(&[]);
 }
 
 #[test]
@@ -322,8 +283,7 @@ fn level_1_splits_with_the_not_translation_bit() {
     rig.invalidate("vaale1is", operand);
     rig.store(L2 + 8, SPARE | TABLE);
     rig.invalidate("vaale1is", operand);
-    rig.sync();
-    rig.expect(&[]);
+    rig.settle(&[]);
 
     // Without the invalidation the block without nT may still be there.
     let mut rig = block(1, RW);
@@ -359,8 +319,7 @@ fn level_1_folds_with_the_not_translation_bit() {
         if forget {
             assert!(rig.model.violation_count() > 0);
         } else {
-            rig.sync();
-            rig.expect(&[]);
+            rig.settle(&[]);
         }
     }
 }
@@ -381,18 +340,13 @@ fn limits_in_table_entries_change_in_place_and_need_a_tlbi() {
     // APTable[1]: read-only below.
     for name in ["vaae1is", "vaale1is"] {
         let mut rig = Rig::new(0);
-        rig.store(L3, RAM | PAGE | RW);
-        rig.publish();
+        rig.make(L3, RAM | PAGE | RW);
         rig.store(L2, L3 | TABLE | 1 << 62);
         rig.expect(&[]);
         rig.invalidate(name, at(VA));
         rig.sync();
         // A last-level operation leaves the table entry without the limit.
-        rig.expect(if name == "vaae1is" {
-            &[]
-        } else {
-            &[Rule::StaleTranslation]
-        });
+        rig.expect_unless(name == "vaae1is", Rule::StaleTranslation);
     }
 }
 
@@ -404,23 +358,16 @@ fn a_block_left_with_the_not_translation_bit_may_fault() {
     rig.invalidate("vaale1is", operand);
     rig.expect(&[]);
     rig.reads(0, VA + 0x20_0000, &[Some(RAM), None]);
-    rig.event(Event::AssumeVisible {
-        start: VA + 0x20_0000,
-        bytes: 0x1000,
-        asid: None,
-    });
+    rig.event(Event::assume_visible(VA + 0x20_0000, 0x1000));
     // By either CPU.
     rig.expect(&[Rule::NoTranslation, Rule::NoTranslation]);
-    rig.sync();
-    rig.expect(&[Rule::NoTranslation]);
+    rig.settle(&[Rule::NoTranslation]);
 
     // The last TLBI of the protocol: without it a CPU may still have the block that faults.
     let mut rig = block(1, RW);
     rig.store(L2 + 8, RAM | BLOCK | RW | NT);
     rig.invalidate("vaale1is", operand);
-    rig.store(L2 + 8, SPARE | TABLE);
-    rig.publish();
+    rig.make(L2 + 8, SPARE | TABLE);
     rig.reads(0, VA + 0x20_0000, &[Some(RAM), None, Some(u64::MAX)]);
-    rig.sync();
-    rig.expect(&[Rule::StaleTranslation]);
+    rig.settle(&[Rule::StaleTranslation]);
 }

@@ -4,26 +4,18 @@ use crate::rig::*;
 use granule_model::{Access, Barrier, Config, Event, Outcome, Rule, System};
 
 fn store(address: u64, bytes: u64) -> Event {
-    Event::Data {
-        start: address,
-        bytes,
-    }
+    Event::data(address, bytes)
 }
 
 fn cache(op: System, address: u64, bytes: u64) -> Event {
-    Event::Lines {
-        instruction: op,
-        start: address,
-        bytes,
-    }
+    Event::lines(op, address, bytes)
 }
 
 /// One CPU with a page mapped at VA, cached, and one at VA + 4K, Device.
 fn machine() -> Rig {
     let mut rig = Rig::with(Config::default());
     rig.store(L3, RAM | PAGE | RW & !XN);
-    rig.store(L3 + 8, RAM | PAGE | RW | DEVICE);
-    rig.publish();
+    rig.make(L3 + 8, RAM | PAGE | RW | DEVICE);
     rig
 }
 
@@ -41,7 +33,7 @@ fn memory_read_with_the_mmu_off_must_be_cleaned() {
             rig.event(cache(op, RAM + 0x100, cleaned));
             rig.barrier(barrier);
             rig.register(System::SCTLR_EL1, 0);
-            rig.expect(if legal { &[] } else { &[Rule::NotCleaned] });
+            rig.expect_unless(legal, Rule::NotCleaned);
         }
     }
     // Cleaning to the point of unification is not enough.
@@ -80,15 +72,13 @@ fn a_device_mapping_sees_memory_only() {
 /// Stores with the MMU off, then turns it on.
 fn stored_off(maintenance: Option<System>) -> Rig {
     let mut rig = machine();
-    rig.register(System::SCTLR_EL1, 0);
-    rig.isb();
+    rig.write(System::SCTLR_EL1, 0);
     rig.event(store(RAM, 64));
     if let Some(op) = maintenance {
         rig.event(cache(op, RAM, 64));
         rig.barrier(Barrier::DSB_SY);
     }
-    rig.register(System::SCTLR_EL1, MMU_ON);
-    rig.isb();
+    rig.write(System::SCTLR_EL1, MMU_ON);
     rig.expect(&[]);
     rig
 }
@@ -155,22 +145,16 @@ fn walks_that_begin_to_be_cached() {
         rig.tlbi("vmalle1", 0);
         rig.barrier(Barrier::DSB_NSH);
         rig.register(System::TCR_EL1, TCR | EPD0);
-        rig.register(System::TTBR1_EL1, L0);
-        rig.isb();
+        rig.write(System::TTBR1_EL1, L0);
         // M without C: walks are not cached either.
-        rig.register(System::SCTLR_EL1, 1);
-        rig.isb();
+        rig.write(System::SCTLR_EL1, 1);
         rig.expect(&[]);
         if invalidate {
             rig.event(cache(System::DC_IVAC, L0, 0x1000));
             rig.barrier(Barrier::DSB_SY);
         }
         rig.register(System::SCTLR_EL1, MMU_ON);
-        rig.expect(if invalidate {
-            &[]
-        } else {
-            &[Rule::NotInvalidated]
-        });
+        rig.expect_unless(invalidate, Rule::NotInvalidated);
     }
 }
 
@@ -204,24 +188,19 @@ fn walks_that_are_not_cached_need_stores_cleaned() {
         }
         rig.publish();
         rig.sync();
-        rig.expect(if clean { &[] } else { &[Rule::NotCleaned] });
+        rig.expect_unless(clean, Rule::NotCleaned);
     }
 }
 
 #[test]
 fn instructions_are_cleaned_and_the_instruction_caches_invalidated() {
-    let code = Event::Code {
-        start: RAM,
-        bytes: 64,
-    };
     let run = |clean: bool, scope: Option<System>, barrier: Barrier, cpu: u32| {
         let mut rig = Rig::new(0);
-        rig.store(L3, RAM | PAGE | RW & !XN | RO);
-        rig.publish();
+        rig.make(L3, RAM | PAGE | RW & !XN | RO);
         rig.cpu = 1;
         rig.isb();
         rig.cpu = 0;
-        rig.event(code);
+        rig.event(code(RAM, 64));
         if clean {
             rig.event(cache(System::DC_CVAU, RAM, 64));
         }
@@ -233,28 +212,20 @@ fn instructions_are_cleaned_and_the_instruction_caches_invalidated() {
         rig.cpu = cpu;
         rig.isb();
         rig.model.access(cpu, VA, Access::FETCH);
-        rig.model
-            .violations()
-            .iter()
-            .map(|one| one.rule)
-            .collect::<Vec<_>>()
+        rig
     };
-    let broken = vec![Rule::InstructionCache];
-    assert_eq!(run(true, Some(System::IC_IALLUIS), Barrier::DSB_ISH, 1), []);
-    assert_eq!(run(true, Some(System::IC_IALLU), Barrier::DSB_NSH, 0), []);
-    assert_eq!(
-        run(true, Some(System::IC_IALLU), Barrier::DSB_ISH, 1),
-        broken
-    );
-    assert_eq!(
-        run(false, Some(System::IC_IALLUIS), Barrier::DSB_ISH, 0),
-        broken
-    );
-    assert_eq!(run(true, None, Barrier::DSB_ISH, 0), broken);
-    assert_eq!(
-        run(true, Some(System::IC_IALLUIS), Barrier::DSB_ISHST, 0),
-        broken
-    );
+    let (here, everywhere) = (Some(System::IC_IALLU), Some(System::IC_IALLUIS));
+    for (clean, scope, barrier, cpu, legal) in [
+        (true, everywhere, Barrier::DSB_ISH, 1, true),
+        (true, here, Barrier::DSB_NSH, 0, true),
+        (true, here, Barrier::DSB_ISH, 1, false),
+        (false, everywhere, Barrier::DSB_ISH, 0, false),
+        (true, None, Barrier::DSB_ISH, 0, false),
+        (true, everywhere, Barrier::DSB_ISHST, 0, false),
+    ] {
+        let mut rig = run(clean, scope, barrier, cpu);
+        rig.expect_unless(legal, Rule::InstructionCache);
+    }
 }
 
 #[test]
@@ -271,8 +242,7 @@ fn changed_code_is_executed_after_an_isb_of_the_cpu_that_executes_it() {
     ] {
         for relied in ["fetch", "range", "all"] {
             let mut rig = Rig::new(0);
-            rig.store(L3, RAM | PAGE | RW & !XN | RO);
-            rig.publish();
+            rig.make(L3, RAM | PAGE | RW & !XN | RO);
             rig.cpu = 1;
             rig.isb();
             rig.cpu = 0;
@@ -302,7 +272,7 @@ fn changed_code_is_executed_after_an_isb_of_the_cpu_that_executes_it() {
                 "range" => rig.event(assume_visible(VA)),
                 _ => rig.sync(),
             }
-            rig.expect(if legal { &[] } else { &[Rule::MissingIsb] });
+            rig.expect_unless(legal, Rule::MissingIsb);
         }
     }
     // Data, or another page, is read without an ISB.
@@ -327,27 +297,17 @@ fn with_the_mmu_off_addresses_are_physical_and_device() {
 }
 
 fn code(address: u64, bytes: u64) -> Event {
-    Event::Code {
-        start: address,
-        bytes,
-    }
+    Event::code(address, bytes)
 }
 
 fn assume_visible(address: u64) -> Event {
-    Event::AssumeVisible {
-        start: address,
-        bytes: 0x1000,
-        asid: None,
-    }
+    Event::assume_visible(address, 0x1000)
 }
 
 #[test]
 fn a_cpu_that_starts_finds_what_it_reads_in_memory() {
     for (clean, reset) in [(false, false), (false, true), (true, false), (true, true)] {
-        let mut rig = Rig::off(Config {
-            cpus: 2,
-            ..Config::default()
-        });
+        let mut rig = Rig::off(two());
         rig.fill(L0, 512, 0, 0);
         rig.event(cache(System::DC_IVAC, L0, 0x1000));
         rig.barrier(Barrier::DSB_SY);
@@ -358,8 +318,7 @@ fn a_cpu_that_starts_finds_what_it_reads_in_memory() {
             rig.barrier(Barrier::DSB_SY);
         }
         // Nobody looks at it yet.
-        rig.sync();
-        rig.expect(&[]);
+        rig.settle(&[]);
         rig.cpu = 1;
         if reset {
             rig.event(Event::Reset);
@@ -376,8 +335,7 @@ fn stores_for_a_cpu_with_its_mmu_off_must_be_cleaned() {
     for clean in [false, true] {
         let mut rig = Rig::new(0);
         rig.cpu = 1;
-        rig.register(System::SCTLR_EL1, 0);
-        rig.isb();
+        rig.write(System::SCTLR_EL1, 0);
         rig.cpu = 0;
         rig.event(store(RAM, 64));
         if clean {
@@ -386,7 +344,7 @@ fn stores_for_a_cpu_with_its_mmu_off_must_be_cleaned() {
         }
         rig.expect(&[]);
         rig.sync();
-        rig.expect(if clean { &[] } else { &[Rule::NotCleaned] });
+        rig.expect_unless(clean, Rule::NotCleaned);
     }
 }
 
@@ -404,11 +362,9 @@ fn stores_with_the_mmu_off_are_relied_on_after_an_invalidation() {
         rig.expect(rules);
         // By all that the tables map.
         let mut rig = stored_off(maintenance);
-        rig.sync();
-        rig.expect(rules);
+        rig.settle(rules);
         // A reported violation is not reported again.
-        rig.sync();
-        rig.expect(&[]);
+        rig.settle(&[]);
         // By a fetch.
         let mut rig = stored_off(maintenance);
         rig.model.access(0, VA, Access::FETCH);
@@ -503,7 +459,6 @@ fn earlier_software_may_have_left_dirty_lines_and_cached_code() {
             rig.barrier(Barrier::DSB_NSH);
             rig.isb();
         }
-        rig.sync();
-        rig.expect(rules);
+        rig.settle(rules);
     }
 }

@@ -5,20 +5,6 @@ use granule_model::{
     Access, AccessKind, Barrier, BitChange, Config, Event, Model, Regime, System, Visibility,
 };
 
-const BARRIERS: [Barrier; 11] = [
-    Barrier::DSB_NSHST,
-    Barrier::DSB_NSH,
-    Barrier::DSB_ISHST,
-    Barrier::DSB_ISH,
-    Barrier::DSB_ST,
-    Barrier::DSB_SY,
-    Barrier::DMB_ISHST,
-    Barrier::DMB_ISH,
-    Barrier::DMB_ST,
-    Barrier::DMB_SY,
-    Barrier::ISB,
-];
-
 struct Random(u64);
 
 impl Random {
@@ -117,29 +103,16 @@ impl Random {
                 },
                 visibility: order,
             },
-            8 => Event::Code {
-                start: address,
-                bytes: self.next() % 256,
-            },
-            9 => Event::Lines {
-                instruction: self.named(System::is_data_cache),
-                start: address,
-                bytes: self.next() % 0x2_0000,
-            },
+            8 => Event::code(address, self.next() % 256),
+            9 => Event::lines(
+                self.named(System::is_data_cache),
+                address,
+                self.next() % 0x2_0000,
+            ),
             10 => Event::System(self.one_of(&[System::IC_IALLU, System::IC_IALLUIS]), 0),
-            11 => Event::Obtained {
-                start: address & !0xffff,
-                bytes: 0x1_0000,
-            },
-            12 => Event::Freed {
-                start: address & !0xffff,
-                bytes: self.one_of(&[0, 0x1000, 0x1_0000]),
-            },
-            13 => Event::AssumeVisible {
-                start: self.bits(),
-                bytes: self.next() % 0x10_0000,
-                asid: None,
-            },
+            11 => Event::obtained(address & !0xffff, 0x1_0000),
+            12 => Event::freed(address & !0xffff, self.one_of(&[0, 0x1000, 0x1_0000])),
+            13 => Event::assume_visible(self.bits(), self.next() % 0x10_0000),
             14 => Event::Settled,
             15..=18 => {
                 let name = self.one_of(&[
@@ -156,7 +129,7 @@ impl Random {
                 ]);
                 System::from_name(name).map_or(Event::Settled, |op| Event::System(op, self.bits()))
             }
-            19..=22 => Event::Barrier(self.one_of(&BARRIERS)),
+            19..=22 => Event::Barrier(self.one_of(&Barrier::NAMED)),
             _ => Event::Store {
                 address,
                 count: 1,

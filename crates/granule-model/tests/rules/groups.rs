@@ -20,8 +20,7 @@ fn a_group_may_be_filled_and_emptied_entry_by_entry() {
     rig.barrier(granule_model::Barrier::DSB_ISH);
     rig.fill(L3, 16, RAM + 0x10_0000 | PAGE | RW, 0x1000);
     rig.publish();
-    rig.sync();
-    rig.expect(&[]);
+    rig.settle(&[]);
 }
 
 #[test]
@@ -79,8 +78,7 @@ fn the_bit_changes_entry_by_entry_from_level_1_on() {
     rig.update(L3, 8, 0, CONT);
     rig.publish();
     rig.expect(&[]);
-    rig.sync();
-    rig.expect(&[Rule::MixedContiguous]);
+    rig.settle(&[Rule::MixedContiguous]);
 }
 
 #[test]
@@ -120,8 +118,7 @@ fn access_and_dirty_state_may_differ_and_permissions_until_relied_on() {
     rig.update(L3 + 24, 1, RO, 0);
     rig.update(L3 + 32, 1, AF, 0);
     rig.invalidate("vmalle1is", 0);
-    rig.sync();
-    rig.expect(&[]);
+    rig.settle(&[]);
 
     let mut rig = Rig::new(0);
     rig.fill(L3, 16, RAM | PAGE | RW | CONT, 0x1000);
@@ -131,8 +128,7 @@ fn access_and_dirty_state_may_differ_and_permissions_until_relied_on() {
         rig.invalidate("vaale1is", at(VA + index * 0x1000));
     }
     rig.expect(&[]);
-    rig.sync();
-    rig.expect(&[Rule::UnequalContiguous]);
+    rig.settle(&[Rule::UnequalContiguous]);
 }
 
 #[test]
@@ -149,11 +145,7 @@ fn a_group_beyond_the_top_table() {
     // 4K, 33-bit addresses: the top table is of level 1 and has 8 entries, half a group.
     let mut rig = Rig::off(Config::default());
     rig.fill(L0, 8, RAM | BLOCK | RW | CONT, 1 << 30);
-    rig.event(granule_model::Event::Lines {
-        instruction: System::DC_CIVAC,
-        start: L0,
-        bytes: 64,
-    });
+    rig.event(granule_model::Event::lines(System::DC_CIVAC, L0, 64));
     rig.barrier(granule_model::Barrier::DSB_SY);
     rig.turn_on((TCR & !(0x3f << 16)) | 31 << 16 | EPD0, 0, L0);
     rig.expect(&[Rule::ContiguousOutside]);
@@ -172,17 +164,9 @@ fn a_lookup_may_take_any_member_for_the_group() {
     assert!(outcomes.iter().any(allowed), "{outcomes:?}");
     assert!(outcomes.contains(&Outcome::Fault(FaultKind::Permission)));
     rig.expect(&[]);
-    rig.event(Event::AssumeVisible {
-        start: VA + 0x10_0000,
-        bytes: 0x1000,
-        asid: None,
-    });
+    rig.event(Event::assume_visible(VA + 0x10_0000, 0x1000));
     rig.expect(&[]);
-    rig.event(Event::AssumeVisible {
-        start: VA + 0x4000,
-        bytes: 0x1000,
-        asid: None,
-    });
+    rig.event(Event::assume_visible(VA + 0x4000, 0x1000));
     rig.expect(&[Rule::UnequalContiguous]);
 }
 

@@ -3,13 +3,6 @@
 use crate::rig::*;
 use granule_model::{Barrier, Config, Event, Rule, System};
 
-/// Invalidates all of the regime on this CPU.
-fn invalidate(rig: &mut Rig) {
-    rig.tlbi("vmalle1", 0);
-    rig.barrier(Barrier::DSB_NSH);
-    rig.isb();
-}
-
 #[test]
 fn any_field_of_tcr_but_a1_and_epd_may_be_held() {
     let upper = |bit: u32| TCR | EPD0 | 1 << bit;
@@ -24,22 +17,19 @@ fn any_field_of_tcr_but_a1_and_epd_may_be_held() {
     for tcr in held {
         for flush in [false, true] {
             let mut rig = Rig::with(Config::default());
-            rig.register(System::TCR_EL1, tcr);
-            rig.isb();
+            rig.write(System::TCR_EL1, tcr);
             if flush {
-                invalidate(&mut rig);
+                rig.flush();
             }
             rig.sync();
-            rig.expect(if flush { &[] } else { &[Rule::CachedField] });
+            rig.expect_unless(flush, Rule::CachedField);
         }
     }
     // A1, and the fields of the half that is not walked.
     for tcr in [upper(22), upper(37), upper(51), (TCR | EPD0) + 9] {
         let mut rig = Rig::with(Config::default());
-        rig.register(System::TCR_EL1, tcr);
-        rig.isb();
-        rig.sync();
-        rig.expect(&[]);
+        rig.write(System::TCR_EL1, tcr);
+        rig.settle(&[]);
     }
 }
 
@@ -62,7 +52,7 @@ fn a_field_is_invalidated_by_another_cpu_after_the_isb() {
             rig.isb();
         }
         rig.sync();
-        rig.expect(if legal { &[] } else { &[Rule::CachedField] });
+        rig.expect_unless(legal, Rule::CachedField);
     }
 }
 
@@ -82,16 +72,13 @@ fn a_half_that_is_disabled_without_an_isb_is_walked_while_another_cpu_invalidate
         rig.cpu = 0;
         rig.isb();
         let top_byte = 1 << 38;
-        rig.register(System::TCR_EL1, TCR | EPD0 | 1 << 23 | top_byte);
-        rig.isb();
+        rig.write(System::TCR_EL1, TCR | EPD0 | 1 << 23 | top_byte);
         rig.fill(SPARE, 512, 0, 0);
         rig.barrier(Barrier::DSB_ISHST);
-        rig.register(System::TTBR1_EL1, SPARE);
-        rig.isb();
-        rig.register(System::TCR_EL1, TCR | EPD0 | top_byte);
-        rig.isb();
+        rig.write(System::TTBR1_EL1, SPARE);
+        rig.write(System::TCR_EL1, TCR | EPD0 | top_byte);
         rig.sync();
-        rig.expect(if legal { &[] } else { &[Rule::CachedField] });
+        rig.expect_unless(legal, Rule::CachedField);
     }
 }
 
@@ -99,19 +86,12 @@ fn a_half_that_is_disabled_without_an_isb_is_walked_while_another_cpu_invalidate
 fn program(attributes: u64) -> Rig {
     let mut rig = Rig::with(Config::default());
     let base = 0x5000_0000;
-    rig.fill(base, 4 * 512, 0, 0);
-    for level in 0..3 {
-        let table = base + level * 0x1000;
-        rig.store(table, (table + 0x1000) | TABLE);
-    }
+    rig.chain(base);
     rig.store(base + 0x3000, RAM | PAGE | RW | attributes);
     rig.barrier(Barrier::DSB_ISHST);
-    rig.register(System::TTBR0_EL1, base | 1 << 48);
-    rig.isb();
-    rig.register(System::TCR_EL1, TCR);
-    rig.isb();
-    rig.sync();
-    rig.expect(&[]);
+    rig.write(System::TTBR0_EL1, base | 1 << 48);
+    rig.write(System::TCR_EL1, TCR);
+    rig.settle(&[]);
     rig
 }
 
@@ -126,37 +106,23 @@ fn a_disabled_half_is_relied_on_as_empty_after_an_invalidation() {
         ("vaae1", at(0), false),
     ] {
         let mut rig = program(NG);
-        rig.register(System::TCR_EL1, TCR | EPD0);
-        rig.isb();
+        rig.write(System::TCR_EL1, TCR | EPD0);
         if !name.is_empty() {
             rig.tlbi(name, value);
             rig.barrier(Barrier::DSB_NSH);
             rig.isb();
         }
         rig.expect(&[]);
-        rig.event(Event::AssumeVisible {
-            start: 0,
-            bytes: 0x1000,
-            asid: None,
-        });
-        rig.expect(if legal {
-            &[]
-        } else {
-            &[Rule::StaleTranslation]
-        });
+        rig.event(Event::assume_visible(0, 0x1000));
+        rig.expect_unless(legal, Rule::StaleTranslation);
     }
     // Another ASID is in force, so nothing of the program is found, unless it is global.
     for (attributes, legal) in [(NG, true), (0, false)] {
         let mut rig = program(attributes);
         rig.register(System::TCR_EL1, TCR | EPD0);
-        rig.register(System::TTBR0_EL1, 2 << 48);
-        rig.isb();
+        rig.write(System::TTBR0_EL1, 2 << 48);
         rig.sync();
-        rig.expect(if legal {
-            &[]
-        } else {
-            &[Rule::StaleTranslation]
-        });
+        rig.expect_unless(legal, Rule::StaleTranslation);
     }
 }
 
@@ -164,8 +130,7 @@ fn a_disabled_half_is_relied_on_as_empty_after_an_invalidation() {
 fn an_entry_removed_while_its_half_is_disabled_is_still_held() {
     for (attributes, flush) in [(NG, false), (NG, true), (0, false), (0, true)] {
         let mut rig = program(attributes);
-        rig.register(System::TCR_EL1, TCR | EPD0);
-        rig.isb();
+        rig.write(System::TCR_EL1, TCR | EPD0);
         rig.store(0x5000_3000, 0);
         rig.barrier(Barrier::DSB_ISHST);
         if flush {
@@ -174,11 +139,7 @@ fn an_entry_removed_while_its_half_is_disabled_is_still_held() {
             rig.isb();
         }
         rig.sync();
-        rig.expect(if flush {
-            &[]
-        } else {
-            &[Rule::StaleTranslation]
-        });
+        rig.expect_unless(flush, Rule::StaleTranslation);
     }
 }
 
@@ -201,8 +162,7 @@ fn a_half_without_a_granule_or_of_an_impossible_size_goes_unchecked_and_is_named
             unchecked[0]
         );
         // It is named once, however often it is turned to.
-        rig.register(System::TTBR1_EL1, L1);
-        rig.isb();
+        rig.write(System::TTBR1_EL1, L1);
         assert_eq!(rig.model.unchecked().len(), 1);
     }
     // 52 bits with DS, a disabled half, and an MMU that is off.

@@ -11,22 +11,9 @@ const OTHER: u64 = 0x5000_0000;
 const EMPTY: u64 = 0x5000_8000;
 const ASID: u64 = 7;
 
-/// A chain of four zeroed tables at `base`, the first entry of each leading to the next.
-fn chain(rig: &mut Rig, base: u64) {
-    rig.fill(base, 4 * 512, 0, 0);
-    for level in 0..3 {
-        let table = base + level * 0x1000;
-        rig.store(table, (table + 0x1000) | TABLE);
-    }
-}
-
 fn settle_memory(rig: &mut Rig) {
     for start in [L0, OTHER] {
-        rig.event(Event::Lines {
-            instruction: System::DC_CIVAC,
-            start,
-            bytes: 0x10000,
-        });
+        rig.event(Event::lines(System::DC_CIVAC, start, 0x10000));
     }
     rig.barrier(Barrier::DSB_SY);
 }
@@ -35,8 +22,8 @@ fn settle_memory(rig: &mut Rig) {
 /// `user`. The page is `page` in the second tree.
 fn isolated(user: u64, page: u64) -> (Rig, [u64; 2]) {
     let mut rig = Rig::off(Config::default());
-    chain(&mut rig, L0);
-    chain(&mut rig, OTHER);
+    rig.chain(L0);
+    rig.chain(OTHER);
     rig.fill(L3, 511, RAM | PAGE | RW | NG, 0x1000);
     rig.store(L3 + 511 * 8, RAM + 0x1f_f000 | PAGE | RW);
     rig.store(OTHER + 0x3000 + 511 * 8, page | PAGE | RW);
@@ -47,8 +34,7 @@ fn isolated(user: u64, page: u64) -> (Rig, [u64; 2]) {
 }
 
 fn go(rig: &mut Rig, ttbr1: u64) {
-    rig.register(System::TTBR1_EL1, ttbr1);
-    rig.isb();
+    rig.write(System::TTBR1_EL1, ttbr1);
 }
 
 #[test]
@@ -68,8 +54,7 @@ fn trees_of_two_asids_share_what_is_global_at_no_cost() {
         ways.iter().for_each(|way| go(&mut rig, *way));
     }
     assert!(rig.model.visits() - before < 3000 * 512);
-    rig.sync();
-    rig.expect(&[]);
+    rig.settle(&[]);
 }
 
 #[test]
@@ -84,8 +69,7 @@ fn trees_of_two_asids_meet_in_their_global_pages() {
     // A page that becomes global in one of them after they were found to be apart.
     let (mut rig, ways) = isolated(3, RAM + 0x1f_f000);
     ways.iter().for_each(|way| go(&mut rig, *way));
-    rig.store(OTHER + 0x3000, RAM + 0x5000 | PAGE | RW);
-    rig.publish();
+    rig.make(OTHER + 0x3000, RAM + 0x5000 | PAGE | RW);
     rig.expect(&[]);
     go(&mut rig, ways[0]);
     assert_eq!(rig.model.violations()[0].rule, Rule::BreakBeforeMake);
@@ -99,28 +83,22 @@ fn program(cpus: u32, policies: Policies) -> Rig {
         ..Config::default()
     });
     rig.fill(EMPTY, 512, 0, 0);
-    chain(&mut rig, OTHER);
+    rig.chain(OTHER);
     rig.store(OTHER + 0x3000, RAM | PAGE | RW | NG);
     rig.barrier(Barrier::DSB_ISHST);
     for cpu in 0..cpus {
         rig.cpu = cpu;
-        rig.register(System::TTBR0_EL1, OTHER | ASID << 48);
-        rig.isb();
-        rig.register(System::TCR_EL1, TCR);
-        rig.isb();
-        rig.tlbi("vmalle1", 0);
-        rig.barrier(Barrier::DSB_NSH);
-        rig.isb();
+        rig.write(System::TTBR0_EL1, OTHER | ASID << 48);
+        rig.write(System::TCR_EL1, TCR);
+        rig.flush();
     }
     rig.cpu = 0;
-    rig.sync();
-    rig.expect(&[]);
+    rig.settle(&[]);
     rig
 }
 
 fn enter(rig: &mut Rig, base: u64, asid: u64) {
-    rig.register(System::TTBR0_EL1, base | asid << 48);
-    rig.isb();
+    rig.write(System::TTBR0_EL1, base | asid << 48);
 }
 
 fn freed(start: u64, bytes: u64) -> Event {
@@ -132,11 +110,9 @@ fn a_tree_is_its_asids_while_the_cpu_is_parked_on_an_empty_one() {
     let mut rig = program(1, Policies::NONE);
     enter(&mut rig, EMPTY, ASID);
     // The tables are still in use: entries may be made, and the CPU comes back to them.
-    rig.store(OTHER + 0x3008, RAM + 0x1000 | PAGE | RW | NG);
-    rig.publish();
+    rig.make(OTHER + 0x3008, RAM + 0x1000 | PAGE | RW | NG);
     enter(&mut rig, OTHER, ASID);
-    rig.sync();
-    rig.expect(&[]);
+    rig.settle(&[]);
     // Or they are given back, once the ASID was invalidated, and not before.
     for invalidated in [false, true] {
         let mut rig = program(1, Policies::NONE);
@@ -145,25 +121,19 @@ fn a_tree_is_its_asids_while_the_cpu_is_parked_on_an_empty_one() {
             rig.invalidate("aside1is", ASID << 48);
         }
         rig.event(freed(OTHER, 0x4000));
-        rig.expect(if invalidated {
-            &[]
-        } else {
-            &[Rule::FreedInUse]
-        });
+        rig.expect_unless(invalidated, Rule::FreedInUse);
     }
     // Another tree under the same ASID meets what is held of the first.
     let mut rig = program(1, Policies::NONE);
-    chain(&mut rig, L0 + 0x8000);
-    rig.store(L0 + 0xb000, RAM + 0x2000 | PAGE | RW | NG);
-    rig.publish();
+    rig.chain(L0 + 0x8000);
+    rig.make(L0 + 0xb000, RAM + 0x2000 | PAGE | RW | NG);
     enter(&mut rig, EMPTY, ASID);
     enter(&mut rig, L0 + 0x8000, ASID);
     assert_eq!(rig.model.violations()[0].rule, Rule::BreakBeforeMake);
     // And so does the empty one when it is filled.
     let mut rig = program(1, Policies::NONE);
-    chain(&mut rig, L0 + 0x8000);
-    rig.store(L0 + 0xb000, RAM + 0x2000 | PAGE | RW | NG);
-    rig.publish();
+    rig.chain(L0 + 0x8000);
+    rig.make(L0 + 0xb000, RAM + 0x2000 | PAGE | RW | NG);
     enter(&mut rig, EMPTY, ASID);
     rig.expect(&[]);
     rig.release(EMPTY, L0 + 0x9000 | TABLE);
@@ -243,8 +213,7 @@ fn stores_to_a_top_table_do_not_count_for_those_beside_it() {
         let mut rig = program(2, Policies::NONE);
         for cpu in [0, 1] {
             rig.cpu = cpu;
-            rig.register(System::TCR_EL1, SMALL);
-            rig.isb();
+            rig.write(System::TCR_EL1, SMALL);
         }
         steps(&mut rig, tables);
         rig.cpu = 1;
@@ -270,10 +239,8 @@ fn top_tables_share_a_page_with_others() {
         rig.fill(table, 2, 0, 0);
     }
     rig.barrier(Barrier::DSB_ISHST);
-    rig.register(System::TTBR0_EL1, one | 1 << 48);
-    rig.isb();
-    rig.register(System::TCR_EL1, SMALL);
-    rig.isb();
+    rig.write(System::TTBR0_EL1, one | 1 << 48);
+    rig.write(System::TCR_EL1, SMALL);
     rig.invalidate("vmalle1is", 0);
     rig.expect(&[]);
     // The neighbour is given back, used for something else, and is a table again.
@@ -298,12 +265,7 @@ fn top_tables_share_a_page_with_others() {
     rig.event(obtained(three));
     rig.store(three, 0);
     enter(&mut rig, three, 3);
-    assert!(
-        rig.model
-            .violations()
-            .iter()
-            .any(|one| one.rule == Rule::UninitialisedTable)
-    );
+    assert!(rig.rules().contains(&Rule::UninitialisedTable));
 }
 
 #[test]
@@ -318,22 +280,15 @@ fn stores_to_a_top_table_count_until_its_memory_is_given_back() {
     ] {
         let mut rig = program(2, Policies::NONE);
         for table in stored {
-            rig.event(Event::Obtained {
-                start: *table,
-                bytes: 16,
-            });
+            rig.event(Event::obtained(*table, 16));
             rig.fill(*table, 2, 0, 0);
         }
         rig.cpu = 1;
         rig.event(freed(one, 16));
-        rig.event(Event::Obtained {
-            start: one,
-            bytes: 16,
-        });
+        rig.event(Event::obtained(one, 16));
         rig.fill(one, 2, 0, 0);
         rig.barrier(Barrier::DSB_ISHST);
-        rig.register(System::TCR_EL1, SMALL);
-        rig.isb();
+        rig.write(System::TCR_EL1, SMALL);
         enter(&mut rig, entered, ASID + 1);
         let found = rig.model.violations().iter().map(|one| one.rule);
         let found: Vec<_> = found.filter(|rule| *rule == Rule::UnorderedLink).collect();
@@ -352,11 +307,8 @@ fn a_fault_on_a_new_entry_may_be_taken_on_purpose() {
         (taken, false, false),
     ] {
         let mut rig = program(1, policies);
-        rig.event(Event::Obtained {
-            start: L0 + 0x8000,
-            bytes: 0x4000,
-        });
-        chain(&mut rig, L0 + 0x8000);
+        rig.event(Event::obtained(L0 + 0x8000, 0x4000));
+        rig.chain(L0 + 0x8000);
         if ordered {
             rig.barrier(Barrier::DSB_ISHST);
         }
@@ -369,7 +321,7 @@ fn a_fault_on_a_new_entry_may_be_taken_on_purpose() {
     }
     // An entry that was valid before is not a fault.
     let mut rig = program(1, taken);
-    chain(&mut rig, L0 + 0x8000);
+    rig.chain(L0 + 0x8000);
     rig.store(L0 + 0xb000, RAM | PAGE | RW | NG);
     rig.barrier(Barrier::DSB_ISHST);
     rig.store(L0 + 0xb000, RAM + 0x1000 | PAGE | RW | NG);
@@ -383,14 +335,12 @@ fn an_unmap_of_the_kernel_may_be_put_off_until_the_addresses_are_mapped_again() 
     for policies in [Policies::NONE, lazy] {
         let is_lazy = policies == lazy;
         let mut rig = program(1, policies);
-        rig.store(L3, RAM + 0x9000 | PAGE | RW);
-        rig.publish();
+        rig.make(L3, RAM + 0x9000 | PAGE | RW);
         rig.store(L3, 0);
         rig.barrier(Barrier::DSB_ISHST);
         rig.event(reused(RAM + 0x9000));
-        rig.expect(if is_lazy { &[] } else { &[Rule::StaleReuse] });
-        rig.sync();
-        rig.expect(&[]);
+        rig.expect_unless(is_lazy, Rule::StaleReuse);
+        rig.settle(&[]);
         rig.store(L3, RAM + 0x8000 | PAGE | RW);
         rig.expect(if is_lazy {
             &[Rule::BreakBeforeMake]
@@ -424,23 +374,12 @@ fn a_hypervisor_may_put_off_an_unmap_as_a_kernel_does() {
             policies,
             ..Config::default()
         });
-        chain(&mut rig, L0);
+        rig.chain(L0);
         for index in [0, 1] {
             rig.store(L3 + index * 8, RAM | PAGE | AF | INNER);
         }
         settle_memory(&mut rig);
-        rig.tlbi("alle2", 0);
-        rig.barrier(Barrier::DSB_NSH);
-        rig.register(System::MAIR_EL2, MAIR);
-        rig.register(
-            System::TCR_EL2,
-            TCR & 0xffff | 0b101 << 16 | 1 << 31 | 1 << 23,
-        );
-        rig.register(System::TTBR0_EL2, L0);
-        rig.isb();
-        rig.register(System::SCTLR_EL2, MMU_ON);
-        rig.isb();
-        rig.expect(&[]);
+        rig.turn_on_el2();
         rig.store(L3 + 8, 0);
         rig.barrier(Barrier::DSB_ISHST);
         // Its owner stores to it through the first.
@@ -457,8 +396,7 @@ fn a_hypervisor_may_put_off_an_unmap_as_a_kernel_does() {
 fn the_kernel_s_permissions_are_in_force_when_a_program_goes_on() {
     for (by, tlbi, legal) in [(0, false, false), (0, true, true), (1, false, true)] {
         let mut rig = program(2, Policies::all());
-        rig.store(L3, RAM + 0x9000 | PAGE | RW);
-        rig.publish();
+        rig.make(L3, RAM + 0x9000 | PAGE | RW);
         rig.cpu = by;
         rig.store(L3, RAM + 0x9000 | PAGE | RW | RO);
         rig.barrier(Barrier::DSB_ISHST);
@@ -467,11 +405,7 @@ fn the_kernel_s_permissions_are_in_force_when_a_program_goes_on() {
         }
         rig.cpu = 0;
         rig.event(Event::User);
-        rig.expect(if legal {
-            &[]
-        } else {
-            &[Rule::StaleTranslation]
-        });
+        rig.expect_unless(legal, Rule::StaleTranslation);
     }
 }
 
@@ -558,8 +492,7 @@ fn nothing_leads_to_memory_that_is_used_again_while_the_program_runs_elsewhere()
 fn memory_that_is_still_mapped_is_not_another_s() {
     // A block becomes a table of the same pages, which a CPU of level 2 may do in place.
     let mut rig = Rig::new(2);
-    rig.store(L2 + 8, RAM | BLOCK | RW);
-    rig.publish();
+    rig.make(L2 + 8, RAM | BLOCK | RW);
     rig.fill(SPARE, 512, RAM | PAGE | RW, 0x1000);
     rig.release(L2 + 8, SPARE | TABLE);
     rig.publish();

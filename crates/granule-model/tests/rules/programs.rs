@@ -13,44 +13,29 @@ const ASID: u64 = 7;
 
 /// One or two CPUs in a program's tree, with these bits in TCR, and a page at 0.
 fn program(cpus: u32, tcr: u64, page: u64) -> Rig {
-    let config = Config {
-        cpus,
-        ..Config::default()
-    };
-    program_with(config, tcr, page)
+    let one = Config::default();
+    program_with(Config { cpus, ..one }, tcr, page)
 }
 
 fn program_with(config: Config, tcr: u64, page: u64) -> Rig {
     let cpus = config.cpus;
     let mut rig = Rig::with(config);
-    rig.fill(TREE, 4 * 512, 0, 0);
-    for level in 0..3 {
-        let table = TREE + level * 0x1000;
-        rig.store(table, (table + 0x1000) | TABLE);
-    }
+    rig.chain(TREE);
     rig.store(PAGES, page);
     rig.barrier(Barrier::DSB_ISHST);
     for cpu in 0..cpus {
         rig.cpu = cpu;
-        rig.register(System::TTBR0_EL1, TREE | ASID << 48);
-        rig.isb();
-        rig.register(System::TCR_EL1, TCR | tcr);
-        rig.isb();
-        rig.tlbi("vmalle1", 0);
-        rig.barrier(Barrier::DSB_NSH);
-        rig.isb();
+        rig.write(System::TTBR0_EL1, TREE | ASID << 48);
+        rig.write(System::TCR_EL1, TCR | tcr);
+        rig.flush();
     }
     rig.cpu = 0;
-    rig.sync();
-    rig.expect(&[]);
+    rig.settle(&[]);
     rig
 }
 
 fn found(descriptor: u64) -> Event {
-    Event::Found {
-        address: PAGES,
-        descriptor,
-    }
+    Event::found(PAGES, descriptor)
 }
 
 fn relied(asid: u64) -> Event {
@@ -114,11 +99,7 @@ fn a_page_is_gone_from_an_address_space_after_a_tlbi_of_its_asid() {
         rig.event(relied(ASID + 1));
         rig.expect(&[]);
         rig.event(relied(ASID));
-        rig.expect(if legal {
-            &[]
-        } else {
-            &[Rule::StaleTranslation]
-        });
+        rig.expect_unless(legal, Rule::StaleTranslation);
     }
 }
 
@@ -128,8 +109,7 @@ fn an_address_space_that_no_cpu_is_in_is_relied_on_too() {
         let mut rig = program(1, 0, RAM | PAGE | RW | NG);
         rig.fill(SPARE, 512, 0, 0);
         rig.barrier(Barrier::DSB_ISHST);
-        rig.register(System::TTBR0_EL1, SPARE);
-        rig.isb();
+        rig.write(System::TTBR0_EL1, SPARE);
         rig.store(if empty { TREE } else { PAGES }, 0);
         rig.barrier(Barrier::DSB_ISHST);
         if flush {
@@ -137,7 +117,7 @@ fn an_address_space_that_no_cpu_is_in_is_relied_on_too() {
             rig.barrier(Barrier::DSB_ISH);
         }
         rig.event(relied(ASID));
-        let rules: Vec<_> = rig.model.violations().iter().map(|one| one.rule).collect();
+        let rules = rig.rules();
         assert_eq!(rules.is_empty(), flush, "{empty} {flush}: {rules:?}");
         assert!(rules.iter().all(|rule| *rule == Rule::StaleTranslation));
     }
@@ -172,8 +152,7 @@ fn the_empty_tree_by_which_a_cpu_left_a_program_is_not_the_program_s() {
         // The other CPU leaves, first for an empty tree under the same ASID, and may not have come further.
         rig.cpu = 1;
         for asid in ASID..ASID + asids {
-            rig.register(System::TTBR0_EL1, SPARE | asid << 48);
-            rig.isb();
+            rig.write(System::TTBR0_EL1, SPARE | asid << 48);
         }
         rig.cpu = 0;
         // A page that may be written now is invalidated on this CPU alone: the other one takes a fault. A

@@ -1,18 +1,13 @@
 //! Register writes.
 
 use crate::rig::*;
-use granule_model::{Access, Barrier, Config, Event, Rule, System, Visibility};
+use granule_model::{Access, Barrier, Config, Event, Rule, System};
 
 /// MMU off, an empty tree in memory, cleaned.
 fn off() -> Rig {
     let mut rig = Rig::off(Config::default());
     rig.fill(L0, 512, 0, 0);
-    rig.event(Event::Lines {
-        instruction: System::DC_CIVAC,
-        start: L0,
-        bytes: 0x1000,
-    });
-    rig.barrier(Barrier::DSB_SY);
+    rig.clean(L0, 0x1000);
     rig
 }
 
@@ -20,13 +15,11 @@ fn off() -> Rig {
 fn the_mmu_goes_on_with_an_empty_tlb_and_registers_in_effect() {
     let mut rig = off();
     rig.turn_on(TCR | EPD0, 0, L0);
-    rig.sync();
-    rig.expect(&[]);
+    rig.settle(&[]);
 
     let mut rig = off();
     rig.register(System::TCR_EL1, TCR | EPD0);
-    rig.register(System::TTBR1_EL1, L0);
-    rig.isb();
+    rig.write(System::TTBR1_EL1, L0);
     rig.register(System::SCTLR_EL1, MMU_ON);
     rig.expect(&[Rule::UnknownTlb]);
 
@@ -54,16 +47,10 @@ fn another_tree_for_the_same_addresses_goes_through_an_empty_one() {
     // Steps of the way: the empty tree, ISB, TLBI, DSB.
     for steps in 0..16 {
         let mut rig = Rig::with(Config::default());
-        rig.store(L3, RAM | PAGE | RW);
-        rig.publish();
+        rig.make(L3, RAM | PAGE | RW);
         // Another tree, which maps the same page elsewhere, and an empty one.
         let other = 0x5000_0000;
-        rig.fill(other, 512, 0, 0);
-        for level in 1..4 {
-            let table = other + level * 0x1000;
-            rig.fill(table, 512, 0, 0);
-            rig.store(table - 0x1000, table | TABLE);
-        }
+        rig.chain(other);
         rig.store(other + 0x3000, RAM + 0x1000 | PAGE | RW);
         rig.fill(SPARE, 512, 0, 0);
         rig.barrier(Barrier::DSB_ISHST);
@@ -80,8 +67,7 @@ fn another_tree_for_the_same_addresses_goes_through_an_empty_one() {
             rig.barrier(Barrier::DSB_NSH);
         }
         rig.expect(&[]);
-        rig.register(System::TTBR1_EL1, other);
-        rig.isb();
+        rig.write(System::TTBR1_EL1, other);
         assert_eq!(
             rig.model.violation_count() == 0,
             steps == 15,
@@ -90,29 +76,24 @@ fn another_tree_for_the_same_addresses_goes_through_an_empty_one() {
     }
 }
 
+/// A program's tree at `base`, with one block.
+fn process(rig: &mut Rig, base: u64, to: u64, attributes: u64) {
+    rig.chain(base);
+    rig.store(base + 0x2000, to | BLOCK | RW | attributes);
+    rig.barrier(Barrier::DSB_ISHST);
+}
+
 #[test]
 fn processes_switch_by_asid() {
-    let process = |rig: &mut Rig, base: u64, to: u64, attributes: u64| {
-        for level in 0..3 {
-            rig.fill(base + level * 0x1000, 512, 0, 0);
-        }
-        rig.store(base, base + 0x1000 | TABLE);
-        rig.store(base + 0x1000, base + 0x2000 | TABLE);
-        rig.store(base + 0x2000, to | BLOCK | RW | attributes);
-        rig.barrier(Barrier::DSB_ISHST);
-    };
     for (asid, attributes, legal) in [(2, NG, true), (1, NG, false), (2, 0, false)] {
         let mut rig = Rig::with(Config::default());
         process(&mut rig, 0x5000_0000, RAM, attributes);
         process(&mut rig, 0x5010_0000, RAM + 0x20_0000, attributes);
-        rig.register(System::TTBR0_EL1, 0x5000_0000 | 1 << 48);
-        rig.isb();
-        rig.register(System::TCR_EL1, TCR);
-        rig.isb();
+        rig.write(System::TTBR0_EL1, 0x5000_0000 | 1 << 48);
+        rig.write(System::TCR_EL1, TCR);
         rig.reads(0, 0x1234, &[Some(RAM + 0x1234)]);
         rig.expect(&[]);
-        rig.register(System::TTBR0_EL1, 0x5010_0000 | asid << 48);
-        rig.isb();
+        rig.write(System::TTBR0_EL1, 0x5010_0000 | asid << 48);
         assert_eq!(
             rig.model.violation_count() == 0,
             legal,
@@ -128,34 +109,19 @@ fn processes_switch_by_asid() {
 fn a_process_that_is_not_running_keeps_its_entries() {
     let mut rig = Rig::with(Config::default());
     for (base, asid) in [(0x5000_0000, 1u64), (0x5010_0000, 2)] {
-        for level in 0..3 {
-            rig.fill(base + level * 0x1000, 512, 0, 0);
-        }
-        rig.store(base, base + 0x1000 | TABLE);
-        rig.store(base + 0x1000, base + 0x2000 | TABLE);
-        rig.store(base + 0x2000, RAM + (asid << 30) | BLOCK | RW | NG);
-        rig.barrier(Barrier::DSB_ISHST);
-        rig.register(System::TTBR0_EL1, base | asid << 48);
-        rig.isb();
-        rig.register(System::TCR_EL1, TCR);
-        rig.isb();
+        process(&mut rig, base, RAM + (asid << 30), NG);
+        rig.write(System::TTBR0_EL1, base | asid << 48);
+        rig.write(System::TCR_EL1, TCR);
     }
     rig.expect(&[]);
     // The first is changed and its tables freed while the second runs.
     rig.store(0x5000_2000, 0);
     rig.barrier(Barrier::DSB_ISHST);
-    rig.sync();
-    rig.expect(&[Rule::StaleTranslation]);
-    rig.event(Event::Freed {
-        start: 0x5000_2000,
-        bytes: 0x1000,
-    });
+    rig.settle(&[Rule::StaleTranslation]);
+    rig.event(Event::freed(0x5000_2000, 0x1000));
     rig.expect(&[Rule::FreedInUse]);
     rig.invalidate("aside1is", 1 << 48);
-    rig.event(Event::Freed {
-        start: 0x5000_0000,
-        bytes: 0x3000,
-    });
+    rig.event(Event::freed(0x5000_0000, 0x3000));
     rig.expect(&[]);
 }
 
@@ -172,15 +138,10 @@ fn granule_format_and_output_size_do_not_change_in_use() {
     }
     // With the half disabled they may.
     let mut rig = Rig::with(Config::default());
-    rig.register(System::TCR_EL1, TCR | EPD0 | 1 << 23);
-    rig.isb();
-    rig.tlbi("vmalle1", 0);
-    rig.barrier(Barrier::DSB_NSH);
-    rig.isb();
-    rig.register(System::TCR_EL1, TCR & !(0b111 << 32) | 0b010 << 32 | EPD0);
-    rig.isb();
-    rig.sync();
-    rig.expect(&[]);
+    rig.write(System::TCR_EL1, TCR | EPD0 | 1 << 23);
+    rig.flush();
+    rig.write(System::TCR_EL1, TCR & !(0b111 << 32) | 0b010 << 32 | EPD0);
+    rig.settle(&[]);
 }
 
 #[test]
@@ -202,11 +163,7 @@ fn fields_that_tlbs_hold_need_a_tlbi() {
             }
             rig.isb();
             rig.sync();
-            rig.expect(if isb && flush {
-                &[]
-            } else {
-                &[Rule::CachedField]
-            });
+            rig.expect_unless(isb && flush, Rule::CachedField);
         }
     }
 }
@@ -214,8 +171,7 @@ fn fields_that_tlbs_hold_need_a_tlbi() {
 #[test]
 fn memory_attributes_in_use_do_not_change() {
     let mut rig = Rig::with(Config::default());
-    rig.store(L3, RAM | PAGE | RW);
-    rig.publish();
+    rig.make(L3, RAM | PAGE | RW);
     rig.register(System::MAIR_EL1, MAIR & !0xff | 0x44);
     rig.expect(&[Rule::BreakBeforeMake]);
 }
@@ -224,14 +180,10 @@ fn memory_attributes_in_use_do_not_change() {
 fn a_disabled_half_still_finds_what_its_tlb_holds() {
     for flush in [false, true] {
         let mut rig = Rig::with(Config::default());
-        rig.store(L3, RAM | PAGE | RW);
-        rig.publish();
-        rig.register(System::TCR_EL1, TCR | EPD0 | 1 << 23);
-        rig.isb();
+        rig.make(L3, RAM | PAGE | RW);
+        rig.write(System::TCR_EL1, TCR | EPD0 | 1 << 23);
         if flush {
-            rig.tlbi("vmalle1", 0);
-            rig.barrier(Barrier::DSB_NSH);
-            rig.isb();
+            rig.flush();
             rig.reads(0, VA, &[None]);
         } else {
             rig.reads(0, VA, &[None, Some(RAM)]);
@@ -245,8 +197,7 @@ fn a_cpu_that_was_reset_has_an_unknown_tlb() {
     let mut rig = Rig::with(Config::default());
     rig.event(Event::Reset);
     rig.register(System::TCR_EL1, TCR | EPD0);
-    rig.register(System::TTBR1_EL1, L0);
-    rig.isb();
+    rig.write(System::TTBR1_EL1, L0);
     rig.register(System::SCTLR_EL1, MMU_ON);
     rig.expect(&[Rule::UnknownTlb]);
     rig.event(Event::Reset);
@@ -258,13 +209,7 @@ fn a_cpu_that_was_reset_has_an_unknown_tlb() {
 fn impossible_events_are_refused() {
     use granule_model::EventError;
     let mut rig = Rig::off(Config::default());
-    let store = |address| Event::Store {
-        address,
-        count: 1,
-        descriptor: 0,
-        step: 0,
-        visibility: Visibility::Live,
-    };
+    let store = |address| Event::store(address, 0);
     let mut event = |cpu, kind| rig.model.event(cpu, kind);
     assert_eq!(
         event(1, Event::Settled),
@@ -288,17 +233,9 @@ fn impossible_events_are_refused() {
 #[test]
 fn a_cpu_that_is_off_hears_of_no_invalidation() {
     for on in [false, true] {
-        let mut rig = Rig::off(Config {
-            cpus: 2,
-            ..Config::default()
-        });
+        let mut rig = Rig::off(two());
         rig.fill(L0, 512, 0, 0);
-        rig.event(Event::Lines {
-            instruction: System::DC_IVAC,
-            start: L0,
-            bytes: 0x1000,
-        });
-        rig.barrier(Barrier::DSB_SY);
+        rig.clean(L0, 0x1000);
         if on {
             rig.cpu = 1;
             rig.isb();
@@ -309,10 +246,9 @@ fn a_cpu_that_is_off_hears_of_no_invalidation() {
         rig.cpu = 1;
         rig.register(System::MAIR_EL1, MAIR);
         rig.register(System::TCR_EL1, TCR | EPD0);
-        rig.register(System::TTBR1_EL1, L0);
-        rig.isb();
+        rig.write(System::TTBR1_EL1, L0);
         rig.register(System::SCTLR_EL1, MMU_ON);
-        rig.expect(if on { &[] } else { &[Rule::UnknownTlb] });
+        rig.expect_unless(on, Rule::UnknownTlb);
     }
 }
 
@@ -331,30 +267,20 @@ fn fields_that_tlbs_hold_need_a_tlbi_whether_the_mmu_is_on_or_not() {
         for (before, after) in [(false, false), (true, false), (false, true)] {
             let mut rig = Rig::with(Config::default());
             let invalidate = |rig: &mut Rig| {
-                rig.tlbi("vmalle1", 0);
-                rig.barrier(Barrier::DSB_NSH);
-                rig.isb();
+                rig.flush();
             };
-            rig.register(System::TTBR1_EL1, SPARE);
-            rig.isb();
-            rig.register(System::SCTLR_EL1, 0);
-            rig.isb();
+            rig.write(System::TTBR1_EL1, SPARE);
+            rig.write(System::SCTLR_EL1, 0);
             if before {
                 invalidate(&mut rig);
             }
-            rig.register(register, value);
-            rig.isb();
+            rig.write(register, value);
             if after {
                 invalidate(&mut rig);
             }
-            rig.register(System::SCTLR_EL1, MMU_ON);
-            rig.isb();
+            rig.write(System::SCTLR_EL1, MMU_ON);
             rig.sync();
-            let cached = rig
-                .model
-                .violations()
-                .iter()
-                .any(|one| one.rule == Rule::CachedField);
+            let cached = rig.rules().contains(&Rule::CachedField);
             assert_eq!(cached, !before && !after, "{register:?} {value:#x}");
         }
     }
@@ -364,59 +290,37 @@ fn fields_that_tlbs_hold_need_a_tlbi_whether_the_mmu_is_on_or_not() {
 fn a_switch_of_processes_goes_through_an_empty_tree_of_any_asid() {
     // TCR.A1: the ASID is that of TTBR1, so the empty tree has the old one first, then the new.
     let a1 = TCR | 1 << 22;
-    let mut rig = Rig::off(Config::default());
-    rig.fill(L0, 0xa00, 0, 0);
+    let mut rig = Rig::with_page(RAM | PAGE | RW | NG);
     let (empty, other) = (SPARE, L0);
-    rig.store(L3, RAM | PAGE | RW | NG);
-    rig.store(L2, L3 | TABLE);
-    rig.store(L1, L2 | TABLE);
-    rig.store(L0, L1 | TABLE);
-    rig.event(Event::Lines {
-        instruction: System::DC_IVAC,
-        start: L0,
-        bytes: 0x5000,
-    });
-    rig.barrier(Barrier::DSB_SY);
     rig.turn_on(a1, other, empty | 1 << 48);
-    rig.register(System::TTBR0_EL1, empty);
-    rig.isb();
-    rig.register(System::TTBR1_EL1, empty | 2 << 48);
-    rig.isb();
-    rig.sync();
-    rig.expect(&[]);
+    rig.write(System::TTBR0_EL1, empty);
+    rig.write(System::TTBR1_EL1, empty | 2 << 48);
+    rig.settle(&[]);
     // To rely on the empty tree with the old ASID is wrong: the process may still be found.
-    rig.register(System::TTBR1_EL1, empty | 1 << 48);
-    rig.isb();
-    rig.sync();
-    rig.expect(&[Rule::StaleTranslation]);
+    rig.write(System::TTBR1_EL1, empty | 1 << 48);
+    rig.settle(&[Rule::StaleTranslation]);
 }
 
 /// CPU 1 is reset, the page is unmapped without it, and it comes back without an invalidation.
 fn comes_back(tlb_unknown_at_reset: bool) -> Rig {
     let mut rig = Rig::with(Config {
-        cpus: 2,
         tlb_unknown_at_reset,
-        ..Config::default()
+        ..two()
     });
-    rig.store(L3, RAM | PAGE | RW);
-    rig.publish();
+    rig.make(L3, RAM | PAGE | RW);
     rig.cpu = 1;
     rig.turn_on(TCR | EPD0, 0, L0);
     rig.event(Event::Reset);
     rig.cpu = 0;
     rig.store(L3, 0);
     rig.barrier(Barrier::DSB_ISHST);
-    rig.tlbi("vmalle1", 0);
-    rig.barrier(Barrier::DSB_NSH);
-    rig.isb();
+    rig.flush();
     rig.expect(&[]);
     rig.cpu = 1;
     rig.register(System::MAIR_EL1, MAIR);
     rig.register(System::TCR_EL1, TCR | EPD0);
-    rig.register(System::TTBR1_EL1, L0);
-    rig.isb();
-    rig.register(System::SCTLR_EL1, MMU_ON);
-    rig.isb();
+    rig.write(System::TTBR1_EL1, L0);
+    rig.write(System::SCTLR_EL1, MMU_ON);
     rig
 }
 
@@ -424,28 +328,22 @@ fn comes_back(tlb_unknown_at_reset: bool) -> Rig {
 fn a_cpu_that_was_reset_holds_what_it_held_or_anything() {
     let mut rig = comes_back(false);
     rig.expect(&[]);
-    rig.sync();
-    rig.expect(&[Rule::StaleTranslation]);
+    rig.settle(&[Rule::StaleTranslation]);
     // Anything may be in its TLB, not only that.
     let mut rig = comes_back(true);
     rig.expect(&[Rule::UnknownTlb]);
-    rig.sync();
-    rig.expect(&[]);
+    rig.settle(&[]);
 }
 
 #[test]
 fn tables_that_only_a_cpu_held_that_was_reset_are_free() {
     for is_off in [true, false] {
-        let mut rig = Rig::with(Config {
-            cpus: 2,
-            ..Config::default()
-        });
+        let mut rig = Rig::with(two());
         rig.cpu = 1;
         rig.turn_on(TCR | EPD0, 0, L0);
         for cpu in [0, 1] {
             rig.cpu = cpu;
-            rig.register(System::SCTLR_EL1, 0);
-            rig.isb();
+            rig.write(System::SCTLR_EL1, 0);
             if cpu == 1 && is_off {
                 rig.event(Event::Reset);
             }
@@ -453,43 +351,17 @@ fn tables_that_only_a_cpu_held_that_was_reset_are_free() {
         rig.cpu = 0;
         rig.tlbi("vmalle1", 0);
         rig.barrier(Barrier::DSB_NSH);
-        rig.event(Event::Freed {
-            start: L3,
-            bytes: 0x1000,
-        });
-        rig.expect(if is_off { &[] } else { &[Rule::FreedInUse] });
+        rig.event(Event::freed(L3, 0x1000));
+        rig.expect_unless(is_off, Rule::FreedInUse);
     }
 }
 
 #[test]
 fn the_regime_that_is_on_is_relied_on() {
     // EL2 with one half, as without VHE.
-    let mut rig = Rig::off(Config::default());
-    rig.fill(L0, 0x800, 0, 0);
-    rig.store(L3, RAM | PAGE | RW);
-    rig.store(L2, L3 | TABLE);
-    rig.store(L1, L2 | TABLE);
-    rig.store(L0, L1 | TABLE);
-    rig.event(Event::Lines {
-        instruction: System::DC_IVAC,
-        start: L0,
-        bytes: 0x4000,
-    });
-    rig.barrier(Barrier::DSB_SY);
-    rig.tlbi("alle2", 0);
-    rig.barrier(Barrier::DSB_NSH);
-    rig.register(System::MAIR_EL2, MAIR);
-    rig.register(System::TCR_EL2, TCR & 0x3fff | 0b101 << 16);
-    rig.register(System::TTBR0_EL2, L0);
-    rig.isb();
-    rig.register(System::SCTLR_EL2, MMU_ON);
-    rig.isb();
-    rig.store(L3, 0);
-    rig.publish();
-    rig.event(Event::AssumeVisible {
-        start: 0,
-        bytes: 0x1000,
-        asid: None,
-    });
+    let mut rig = Rig::with_page(RAM | PAGE | RW);
+    rig.turn_on_el2();
+    rig.make(L3, 0);
+    rig.event(Event::assume_visible(0, 0x1000));
     rig.expect(&[Rule::StaleTranslation]);
 }

@@ -59,11 +59,7 @@ pub(crate) struct Rig {
 impl Rig {
     /// A machine of two CPUs with a BBM level that walk the same empty tree.
     pub(crate) fn new(bbm_level: u8) -> Self {
-        Self::with(Config {
-            cpus: 2,
-            bbm_level,
-            ..Config::default()
-        })
+        Self::with(Config { bbm_level, ..two() })
     }
 
     pub(crate) fn with(config: Config) -> Self {
@@ -75,12 +71,7 @@ impl Rig {
         rig.store(L0, L1 | TABLE);
         rig.store(L1, L2 | TABLE);
         rig.store(L2, L3 | TABLE);
-        rig.event(Event::Lines {
-            instruction: System::DC_CIVAC,
-            start: L0,
-            bytes: 0x4000,
-        });
-        rig.barrier(Barrier::DSB_SY);
+        rig.clean(L0, 0x4000);
         for cpu in 0..config.cpus {
             rig.cpu = cpu;
             rig.turn_on(TCR | EPD0, 0, L0);
@@ -88,6 +79,37 @@ impl Rig {
         rig.cpu = 0;
         rig.expect(&[]);
         rig
+    }
+
+    /// A machine with its MMU off, and a tree with one page in memory. The table behind it is empty.
+    pub(crate) fn with_page(page: u64) -> Self {
+        let mut rig = Self::off(Config::default());
+        rig.fill(L0, 5 * 512, 0, 0);
+        rig.store(L3, page);
+        for table in [L2, L1, L0] {
+            rig.store(table, (table + 0x1000) | TABLE);
+        }
+        rig.clean(L0, 0x5000);
+        rig
+    }
+
+    /// EL2 without VHE, so with one half: the MMU is on, by the tree at [`L0`] that is in memory.
+    pub(crate) fn turn_on_el2(&mut self) {
+        self.tlbi("alle2", 0);
+        self.barrier(Barrier::DSB_NSH);
+        self.register(System::MAIR_EL2, MAIR);
+        self.register(System::TCR_EL2, TCR & 0x3fff | 0b101 << 16);
+        self.write(System::TTBR0_EL2, L0);
+        self.write(System::SCTLR_EL2, MMU_ON);
+        self.expect(&[]);
+    }
+
+    /// A chain of four tables at `base`, the first entry of each leading to the next; the last is empty.
+    pub(crate) fn chain(&mut self, base: u64) {
+        self.fill(base, 4 * 512, 0, 0);
+        for table in [base, base + 0x1000, base + 0x2000] {
+            self.store(table, (table + 0x1000) | TABLE);
+        }
     }
 
     /// A machine that nothing was done to.
@@ -119,14 +141,20 @@ impl Rig {
         self.event(Event::System(register, value));
     }
 
+    /// Writes a register, and makes the write take effect.
+    pub(crate) fn write(&mut self, register: System, value: u64) {
+        self.register(register, value);
+        self.isb();
+    }
+
     pub(crate) fn store(&mut self, address: u64, value: u64) {
-        self.event(Event::Store {
-            address,
-            count: 1,
-            descriptor: value,
-            step: 0,
-            visibility: Visibility::Live,
-        });
+        self.event(Event::store(address, value));
+    }
+
+    /// Stores an entry, and makes the store take effect.
+    pub(crate) fn make(&mut self, address: u64, value: u64) {
+        self.store(address, value);
+        self.publish();
     }
 
     pub(crate) fn release(&mut self, address: u64, value: u64) {
@@ -140,13 +168,7 @@ impl Rig {
     }
 
     pub(crate) fn fill(&mut self, address: u64, count: u32, first: u64, step: u64) {
-        self.event(Event::Store {
-            address,
-            count,
-            descriptor: first,
-            step,
-            visibility: Visibility::Live,
-        });
+        self.event(Event::fill(address, count, first, step));
     }
 
     /// Changes bits of the valid ones.
@@ -174,6 +196,19 @@ impl Rig {
         self.event(Event::System(op, operand));
     }
 
+    /// Cleans and invalidates the lines of tables, or of other memory.
+    pub(crate) fn clean(&mut self, start: u64, bytes: u64) {
+        self.event(Event::lines(System::DC_CIVAC, start, bytes));
+        self.barrier(Barrier::DSB_SY);
+    }
+
+    /// Invalidates all of EL1&0 on this CPU.
+    pub(crate) fn flush(&mut self) {
+        self.tlbi("vmalle1", 0);
+        self.barrier(Barrier::DSB_NSH);
+        self.isb();
+    }
+
     /// Makes stores to invalid entries take effect: DSB ISHST, ISB.
     pub(crate) fn publish(&mut self) {
         self.barrier(Barrier::DSB_ISHST);
@@ -192,18 +227,33 @@ impl Rig {
         self.event(Event::Settled);
     }
 
+    /// The rules that were broken, in order.
+    pub(crate) fn rules(&self) -> Vec<Rule> {
+        self.model.violations().iter().map(|one| one.rule).collect()
+    }
+
     /// Exactly these rules were broken, in this order; forgets them.
     #[track_caller]
     pub(crate) fn expect(&mut self, rules: &[Rule]) {
-        let found: Vec<Rule> = self.model.violations().iter().map(|one| one.rule).collect();
-        let text: Vec<String> = self
-            .model
-            .violations()
-            .iter()
-            .map(ToString::to_string)
-            .collect();
-        assert_eq!(found, rules, "{text:#?}");
+        assert_eq!(self.rules(), rules, "{:#?}", self.model.violations());
         self.model.clear_violations();
+    }
+
+    /// This rule was broken once, and no other, unless all is legal.
+    #[track_caller]
+    pub(crate) fn expect_unless(&mut self, legal: bool, rule: Rule) {
+        self.expect(if legal {
+            &[]
+        } else {
+            std::slice::from_ref(&rule)
+        });
+    }
+
+    /// Everything is relied on, by which exactly these rules are broken.
+    #[track_caller]
+    pub(crate) fn settle(&mut self, rules: &[Rule]) {
+        self.sync();
+        self.expect(rules);
     }
 
     /// A read by CPU `cpu` may go to these physical addresses, or fault (`None`).
@@ -224,6 +274,14 @@ impl Rig {
         let mut expected = expected.to_vec();
         expected.sort_unstable();
         assert_eq!(found, expected);
+    }
+}
+
+/// A machine of two CPUs.
+pub(crate) fn two() -> Config {
+    Config {
+        cpus: 2,
+        ..Config::default()
     }
 }
 

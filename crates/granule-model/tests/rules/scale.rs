@@ -43,12 +43,10 @@ fn a_million_events_are_replayed() {
             rig.barrier(Barrier::DSB_ISHST);
             rig.tlbi("vaale1is", at(va));
             rig.barrier(Barrier::DSB_ISH);
-            rig.store(entry, page);
-            rig.publish();
+            rig.make(entry, page);
         }
     }
-    rig.sync();
-    rig.expect(&[]);
+    rig.settle(&[]);
     // Tables and a few more, and a few entries for each event.
     let (kept, visits) = (rig.model.kept(), rig.model.visits());
     assert!(kept < 2 * 512, "{kept} kept");

@@ -2,7 +2,7 @@
 //! below them. Bounds are counts; time is none.
 
 use crate::rig::*;
-use granule_model::{Access, Barrier, Config, Event, EventError, Rule, System, Visibility};
+use granule_model::{Access, Barrier, Config, Event, EventError, Rule, System};
 
 const ALL: u64 = 1 << 52;
 
@@ -13,23 +13,10 @@ fn give(rig: &mut Rig, kind: Event) -> Result<(), EventError> {
 
 #[test]
 fn an_event_may_name_all_of_memory() {
-    let data = |address, bytes| Event::Data {
-        start: address,
-        bytes,
-    };
-    let clean = |address, bytes| Event::Lines {
-        instruction: System::DC_CIVAC,
-        start: address,
-        bytes,
-    };
-    let obtain = |address, bytes| Event::Obtained {
-        start: address,
-        bytes,
-    };
-    let free = |address, bytes| Event::Freed {
-        start: address,
-        bytes,
-    };
+    let data = |address, bytes| Event::data(address, bytes);
+    let clean = |address, bytes| Event::lines(System::DC_CIVAC, address, bytes);
+    let obtain = |address, bytes| Event::obtained(address, bytes);
+    let free = |address, bytes| Event::freed(address, bytes);
     let mut rig = Rig::with(Config::default());
     let tables = (L0, 0x4000);
     // The state of all memory is tracked, and of pages that were something else.
@@ -51,8 +38,7 @@ fn an_event_may_name_all_of_memory() {
 
     // Of all lines, those cleaned are distinguished from those that are not.
     let mut rig = Rig::with(Config::default());
-    rig.store(L3, RAM | PAGE | RW | DEVICE);
-    rig.publish();
+    rig.make(L3, RAM | PAGE | RW | DEVICE);
     rig.event(data(0, ALL));
     rig.event(clean(0, RAM));
     rig.event(clean(RAM + 0x40, ALL - RAM - 0x40));
@@ -70,13 +56,7 @@ fn an_event_may_name_all_of_memory() {
 #[test]
 fn more_descriptors_than_tables_have_are_refused() {
     let mut rig = Rig::off(Config::default());
-    let fill = |address, count| Event::Store {
-        address,
-        count,
-        descriptor: 0,
-        step: 0,
-        visibility: Visibility::Live,
-    };
+    let fill = |address, count| Event::fill(address, count, 0, 0);
     assert_eq!(give(&mut rig, fill(0, 8192)), Ok(()));
     for count in [1 << 20, u32::MAX] {
         let refused = Err(EventError::TooManyDescriptors { count });
@@ -95,12 +75,7 @@ fn tables_that_share_tables_are_given_up_on() {
         rig.fill(table, 512, below | TABLE, 0);
     }
     rig.fill(L3, 512, RAM | PAGE | RW, 0x1000);
-    rig.event(Event::Lines {
-        instruction: System::DC_IVAC,
-        start: L0,
-        bytes: 0x4000,
-    });
-    rig.barrier(Barrier::DSB_SY);
+    rig.clean(L0, 0x4000);
     for (register, value) in [
         (System::MAIR_EL1, MAIR),
         (System::TCR_EL1, TCR | EPD0),
@@ -126,38 +101,20 @@ fn a_table_shared_by_many_entries_is_no_trouble() {
     rig.fill(L1, 64, L2 | TABLE, 0);
     rig.fill(L2, 512, L3 | TABLE, 0);
     rig.fill(L3, 512, RAM | PAGE | RW | RO, 0);
-    rig.event(Event::Lines {
-        instruction: System::DC_IVAC,
-        start: L0,
-        bytes: 0x4000,
-    });
-    rig.barrier(Barrier::DSB_SY);
+    rig.clean(L0, 0x4000);
     rig.turn_on(TCR | EPD0, 0, L0);
     rig.store(L2, 0);
     rig.invalidate("vmalle1is", 0);
-    rig.sync();
-    rig.expect(&[]);
+    rig.settle(&[]);
 }
 
 #[test]
 fn address_spaces_and_attributes_that_come_and_do_not_go() {
     // Each time another ASID, none of which is ever invalidated.
-    let mut rig = Rig::off(Config::default());
-    rig.fill(L0, 0x800, 0, 0);
-    rig.store(L3, RAM | PAGE | RW | NG);
-    rig.store(L2, L3 | TABLE);
-    rig.store(L1, L2 | TABLE);
-    rig.store(L0, L1 | TABLE);
-    rig.event(Event::Lines {
-        instruction: System::DC_IVAC,
-        start: L0,
-        bytes: 0x4000,
-    });
-    rig.barrier(Barrier::DSB_SY);
+    let mut rig = Rig::with_page(RAM | PAGE | RW | NG);
     rig.turn_on(TCR | 1 << 23, L0 | 1 << 48, 0);
     for asid in 1..50_000 {
-        rig.register(System::TTBR0_EL1, L0 | asid << 48);
-        rig.isb();
+        rig.write(System::TTBR0_EL1, L0 | asid << 48);
     }
     rig.expect(&[]);
     // Quadratic, this would be 1.25 * 10^9.
@@ -166,11 +123,9 @@ fn address_spaces_and_attributes_that_come_and_do_not_go() {
 
     // More sets of attributes than 16 bits count; the first is not the last by then.
     let mut rig = Rig::with(Config::default());
-    rig.store(L3, RAM | PAGE | RW);
-    rig.publish();
+    rig.make(L3, RAM | PAGE | RW);
     for other in 0..70_000 {
-        rig.register(System::MAIR_EL1, MAIR | other << 24);
-        rig.isb();
+        rig.write(System::MAIR_EL1, MAIR | other << 24);
     }
     let visits = rig.model.visits();
     // Each is one look at the whole tree, and not at those before.
@@ -185,11 +140,7 @@ fn events_that_wait_for_a_dsb_or_isb_are_bounded() {
     let mut rig = Rig::with(Config::default());
     for _ in 0..100_000 {
         rig.tlbi("vmalle1is", 0);
-        rig.event(Event::Lines {
-            instruction: System::DC_CVAC,
-            start: L0,
-            bytes: 0x1000,
-        });
+        rig.event(Event::lines(System::DC_CVAC, L0, 0x1000));
     }
     assert!(rig.model.waiting() < 16, "{}", rig.model.waiting());
     let mut refused = None;

@@ -1,10 +1,10 @@
 //! Stage 2: a guest's intermediate physical addresses, the entries that combine both stages, and
 //! VMIDs.
 
-use crate::rig::{AF, BLOCK, CONT, INNER, PAGE, RAM, TABLE};
+use crate::rig::{AF, BLOCK, CONT, INNER, PAGE, RAM, Rig, TABLE, two};
 use granule_model::{
-    Access, AccessKind, Barrier, Config, Event, FaultKind, Miss, Model, Outcome, Regime, Rule,
-    System, Visibility,
+    Access, AccessKind, Barrier, Config, Event, FaultKind, Miss, Outcome, Regime, Rule, System,
+    Violation,
 };
 
 /// The root: level 1, two concatenated tables of 512 entries, for 40 bits with 4K pages.
@@ -29,25 +29,13 @@ const VTCR: u64 =
 const VMID: u64 = 7;
 const VM: u64 = 1;
 
-struct Guest {
-    model: Model,
-    cpu: u32,
-}
-
-impl Guest {
+impl Rig {
     /// Two CPUs that run the same guest, whose memory is one page.
-    fn new(bbm_level: u8) -> Self {
-        Self::with(
-            Config {
-                cpus: 2,
-                bbm_level,
-                ..Config::default()
-            },
-            VTCR,
-        )
+    fn guest(bbm_level: u8) -> Self {
+        Self::guest_with(Config { bbm_level, ..two() }, VTCR)
     }
 
-    fn with(config: Config, vtcr: u64) -> Self {
+    fn guest_with(config: Config, vtcr: u64) -> Self {
         let mut guest = Self::off(config);
         for cpu in 0..config.cpus {
             guest.cpu = cpu;
@@ -66,78 +54,28 @@ impl Guest {
             guest.tlbi("alle1", 0);
             guest.barrier(Barrier::DSB_NSH);
             guest.register(System::VTCR_EL2, vtcr);
-            guest.register(System::VTTBR_EL2, ROOT | VMID << 48);
-            guest.isb();
-            guest.register(System::HCR_EL2, VM);
-            guest.isb();
+            guest.write(System::VTTBR_EL2, ROOT | VMID << 48);
+            guest.write(System::HCR_EL2, VM);
         }
         guest.cpu = 0;
         guest.expect(&[]);
         guest
     }
 
-    fn off(config: Config) -> Self {
-        Self {
-            model: Model::new(config),
-            cpu: 0,
-        }
-    }
-
     /// Turns the hypervisor's own MMU on, so that its stores go through the caches.
     fn host(&mut self) {
         self.fill(HOST, 512, 0, 0);
-        self.event(Event::Lines {
-            instruction: System::DC_CIVAC,
-            start: HOST,
-            bytes: 0x1000,
-        });
+        self.event(Event::lines(System::DC_CIVAC, HOST, 0x1000));
         self.tlbi("alle2", 0);
         self.barrier(Barrier::DSB_SY);
         let tcr = 16 | 0b01 << 8 | 0b01 << 10 | 0b11 << 12 | 0b101 << 16;
         self.register(System::TCR_EL2, tcr);
-        self.register(System::TTBR0_EL2, HOST);
-        self.isb();
-        self.register(System::SCTLR_EL2, 0b101);
-        self.isb();
-    }
-
-    fn event(&mut self, event: Event) {
-        assert_eq!(self.model.event(self.cpu, event), Ok(()));
-    }
-
-    fn register(&mut self, register: System, value: u64) {
-        self.event(Event::System(register, value));
-    }
-
-    fn fill(&mut self, address: u64, count: u32, descriptor: u64, step: u64) {
-        self.event(Event::Store {
-            address,
-            count,
-            descriptor,
-            step,
-            visibility: Visibility::Live,
-        });
-    }
-
-    fn store(&mut self, address: u64, descriptor: u64) {
-        self.fill(address, 1, descriptor, 0);
-    }
-
-    fn barrier(&mut self, barrier: Barrier) {
-        self.event(Event::Barrier(barrier));
-    }
-
-    fn isb(&mut self) {
-        self.barrier(Barrier::ISB);
-    }
-
-    fn tlbi(&mut self, name: &str, operand: u64) {
-        let op = System::from_name(name).unwrap_or_else(|| panic!("there is no tlbi {name}"));
-        self.event(Event::System(op, operand));
+        self.write(System::TTBR0_EL2, HOST);
+        self.write(System::SCTLR_EL2, 0b101);
     }
 
     /// The whole order: by intermediate physical address, then what combines both stages.
-    fn invalidate(&mut self, name: &str, operand: u64) {
+    fn invalidate_guest(&mut self, name: &str, operand: u64) {
         self.barrier(Barrier::DSB_ISHST);
         self.tlbi(name, operand);
         self.barrier(Barrier::DSB_ISH);
@@ -146,36 +84,15 @@ impl Guest {
         self.isb();
     }
 
-    fn sync(&mut self) {
-        self.event(Event::Settled);
-    }
-
-    #[track_caller]
-    fn expect(&mut self, rules: &[Rule]) {
-        let found: Vec<Rule> = self.model.violations().iter().map(|one| one.rule).collect();
-        let text: Vec<String> = self
-            .model
-            .violations()
-            .iter()
-            .map(ToString::to_string)
-            .collect();
-        assert_eq!(found, rules, "{text:#?}");
-        self.model.clear_violations();
-    }
-
-    /// All results of an access of the guest.
-    fn outcomes(&self, ipa: u64, kind: AccessKind, user: bool) -> Vec<Outcome> {
-        let access = Access {
-            regime: Regime::Stage2,
-            kind,
-            user,
-        };
+    fn guest_outcomes(&self, ipa: u64, kind: AccessKind, user: bool) -> Vec<Outcome> {
+        let regime = Regime::Stage2;
+        let access = Access { regime, kind, user };
         self.model.outcomes(1, ipa, access)
     }
 
-    /// The physical addresses that a read may reach, and `None` for a fault.
-    fn reads(&self, ipa: u64) -> Vec<Option<u64>> {
-        let outcomes = self.outcomes(ipa, AccessKind::Read, false);
+    /// The physical addresses that a read of the guest may reach, and `None` for a fault.
+    fn guest_reads(&self, ipa: u64) -> Vec<Option<u64>> {
+        let outcomes = self.guest_outcomes(ipa, AccessKind::Read, false);
         let address = |outcome: Outcome| match outcome {
             Outcome::Memory(translation) => Some(translation.address),
             _ => None,
@@ -191,14 +108,13 @@ fn at(ipa: u64) -> u64 {
 
 #[test]
 fn a_guest_reads_through_concatenated_root_tables() {
-    let mut guest = Guest::new(0);
-    assert_eq!(guest.reads(IPA + 0x123), [Some(RAM + 0x123)]);
-    assert_eq!(guest.reads(IPA + 0x1000), [None]);
+    let mut guest = Rig::guest(0);
+    assert_eq!(guest.guest_reads(IPA + 0x123), [Some(RAM + 0x123)]);
+    assert_eq!(guest.guest_reads(IPA + 0x1000), [None]);
     // The same entry in the first root table is another address.
-    assert_eq!(guest.reads(0), [None]);
-    assert_eq!(guest.reads(1 << 40), [None]);
-    guest.sync();
-    guest.expect(&[]);
+    assert_eq!(guest.guest_reads(0), [None]);
+    assert_eq!(guest.guest_reads(1 << 40), [None]);
+    guest.settle(&[]);
 }
 
 #[test]
@@ -206,9 +122,9 @@ fn stage_2_needs_both_invalidations_in_order() {
     // Steps of the way, each once left out: DSB, by address, DSB, combined, DSB.
     let mut kinds = Vec::new();
     for left_out in 0..6 {
-        let mut guest = Guest::new(0);
+        let mut guest = Rig::guest(0);
         guest.store(L3, RAM | PAGE | ALL & !WRITE);
-        let mut step = |index: u32, what: &mut dyn FnMut(&mut Guest)| {
+        let mut step = |index: u32, what: &mut dyn FnMut(&mut Rig)| {
             if index != left_out {
                 what(&mut guest);
             }
@@ -223,16 +139,9 @@ fn stage_2_needs_both_invalidations_in_order() {
         let found = guest.model.violations().first().cloned();
         let miss = found.as_ref().and_then(|one| one.missed);
         kinds.push(found.map(|one| (one.rule, miss.map(|(_, miss)| miss))));
-        let text: Vec<String> = guest
-            .model
-            .violations()
-            .iter()
-            .map(ToString::to_string)
-            .collect();
-        assert!(
-            text.iter().all(|text| text.contains(", IPA 0x8000000000")),
-            "{text:?}"
-        );
+        let violations = guest.model.violations();
+        let is_intermediate = |one: &Violation| one.to_string().contains(", IPA 0x8000000000");
+        assert!(violations.iter().all(is_intermediate), "{violations:?}");
     }
     let stale = |miss| Some((Rule::StaleTranslation, Some(miss)));
     assert_eq!(
@@ -263,7 +172,7 @@ fn operations_on_a_guest_or_on_all_remove_both_at_once() {
         ("ipas2e1is", at(IPA), false),
         ("ipas2e1", at(IPA), false),
     ] {
-        let mut guest = Guest::new(0);
+        let mut guest = Rig::guest(0);
         guest.store(L3, 0);
         guest.barrier(Barrier::DSB_ISHST);
         guest.tlbi(name, operand);
@@ -276,13 +185,11 @@ fn operations_on_a_guest_or_on_all_remove_both_at_once() {
 
 /// A page that was made read-only, then invalidated by `name`, and after that what is combined.
 fn narrowed(ipa: u64, name: &str, operand: u64) -> bool {
-    let mut guest = Guest::new(0);
+    let mut guest = Rig::guest(0);
     let entry = L3 + (ipa >> 12 & 511) * 8;
-    guest.store(entry, RAM | PAGE | ALL);
-    guest.barrier(Barrier::DSB_ISHST);
-    guest.isb();
+    guest.make(entry, RAM | PAGE | ALL);
     guest.store(entry, RAM | PAGE | ALL & !WRITE);
-    guest.invalidate(name, operand);
+    guest.invalidate_guest(name, operand);
     guest.sync();
     guest.model.violation_count() == 0
 }
@@ -324,14 +231,11 @@ fn a_table_is_freed_after_an_invalidation_of_all_levels() {
         // Combined entries hold no pointer to a table of stage 2, but removing them does not help.
         ("vmalle1is", &[Rule::FreedInUse]),
     ] {
-        let mut guest = Guest::new(0);
+        let mut guest = Rig::guest(0);
         guest.store(L2, 0);
         let operand = if name.starts_with("ipa") { at(IPA) } else { 0 };
-        guest.invalidate(name, operand);
-        guest.event(Event::Freed {
-            start: L3,
-            bytes: 0x1000,
-        });
+        guest.invalidate_guest(name, operand);
+        guest.event(Event::freed(L3, 0x1000));
         guest.expect(rules);
     }
 }
@@ -339,7 +243,7 @@ fn a_table_is_freed_after_an_invalidation_of_all_levels() {
 #[test]
 fn break_before_make_takes_both_invalidations() {
     for (combined_too, rules) in [(true, &[][..]), (false, &[Rule::BreakBeforeMake])] {
-        let mut guest = Guest::new(0);
+        let mut guest = Rig::guest(0);
         guest.store(L3, 0);
         guest.barrier(Barrier::DSB_ISHST);
         guest.tlbi("ipas2e1is", at(IPA));
@@ -362,19 +266,11 @@ fn break_before_make_takes_both_invalidations() {
         (RAM | PAGE | ALL & !(1 << 8), &[Rule::BreakBeforeMake]),
         (RAM | PAGE | ALL | CONT, &[Rule::BreakBeforeMake]),
     ] {
-        let mut guest = Guest::new(0);
+        let mut guest = Rig::guest(0);
         guest.store(L3, new);
         guest.barrier(Barrier::DSB_ISHST);
-        let found: Vec<Rule> = guest
-            .model
-            .violations()
-            .iter()
-            .map(|one| one.rule)
-            .collect();
-        let found: Vec<Rule> = found
-            .into_iter()
-            .filter(|rule| *rule == Rule::BreakBeforeMake)
-            .collect();
+        let mut found = guest.rules();
+        found.retain(|rule| *rule == Rule::BreakBeforeMake);
         assert_eq!(found, rules, "{new:#x}");
     }
 }
@@ -382,12 +278,10 @@ fn break_before_make_takes_both_invalidations() {
 #[test]
 fn a_block_is_split_in_place_from_level_2_on() {
     for (level, rules) in [(0, &[Rule::BreakBeforeMake][..]), (2, &[]), (3, &[])] {
-        let mut guest = Guest::new(level);
+        let mut guest = Rig::guest(level);
         let block = 2 << 20;
         let entry = L2 + 8;
-        guest.store(entry, RAM + block | BLOCK | ALL);
-        guest.barrier(Barrier::DSB_ISHST);
-        guest.isb();
+        guest.make(entry, RAM + block | BLOCK | ALL);
         guest.fill(OTHER, 512, RAM + block | PAGE | ALL, 0x1000);
         guest.barrier(Barrier::DSB_ISHST);
         guest.store(entry, OTHER | TABLE);
@@ -397,26 +291,22 @@ fn a_block_is_split_in_place_from_level_2_on() {
 
 #[test]
 fn guests_are_distinguished_by_vmid() {
-    let mut guest = Guest::new(0);
+    let mut guest = Rig::guest(0);
     // CPU 0 goes to another guest, with another VMID and nothing mapped.
-    guest.register(System::VTTBR_EL2, OTHER | 8 << 48);
-    guest.isb();
+    guest.write(System::VTTBR_EL2, OTHER | 8 << 48);
     guest.store(L3, 0);
-    guest.invalidate("ipas2e1is", at(IPA));
+    guest.invalidate_guest("ipas2e1is", at(IPA));
     guest.sync();
     let missed = guest.model.violations()[0].missed.map(|(_, miss)| miss);
     assert_eq!(missed, Some(Miss::WrongVmid));
     guest.expect(&[Rule::StaleTranslation]);
     // Back in the guest, the same operations reach it.
-    let mut guest = Guest::new(0);
-    guest.register(System::VTTBR_EL2, OTHER | 8 << 48);
-    guest.isb();
+    let mut guest = Rig::guest(0);
+    guest.write(System::VTTBR_EL2, OTHER | 8 << 48);
     guest.store(L3, 0);
-    guest.register(System::VTTBR_EL2, ROOT | VMID << 48);
-    guest.isb();
-    guest.invalidate("ipas2e1is", at(IPA));
-    guest.sync();
-    guest.expect(&[]);
+    guest.write(System::VTTBR_EL2, ROOT | VMID << 48);
+    guest.invalidate_guest("ipas2e1is", at(IPA));
+    guest.settle(&[]);
     // Another guest under the same VMID.
     guest.store(L3, RAM | PAGE | ALL);
     guest.barrier(Barrier::DSB_ISHST);
@@ -428,26 +318,21 @@ fn guests_are_distinguished_by_vmid() {
 }
 
 /// Two CPUs at EL2 with the VMID of an empty guest in VTTBR_EL2, after an ISB, and stage 2 off.
-fn at_el2() -> Guest {
+fn at_el2() -> Rig {
     let cpus = 2;
-    let mut guest = Guest::off(Config {
+    let mut guest = Rig::off(Config {
         cpus,
         ..Config::default()
     });
     guest.fill(ROOT, 1024, 0, 0);
     guest.fill(OTHER, 1024, 0, 0);
-    guest.event(Event::Lines {
-        instruction: System::DC_CIVAC,
-        start: ROOT,
-        bytes: 0x6000,
-    });
+    guest.event(Event::lines(System::DC_CIVAC, ROOT, 0x6000));
     guest.barrier(Barrier::DSB_SY);
     for cpu in (0..cpus).rev() {
         guest.cpu = cpu;
         guest.host();
         guest.register(System::VTCR_EL2, VTCR);
-        guest.register(System::VTTBR_EL2, ROOT | VMID << 48);
-        guest.isb();
+        guest.write(System::VTTBR_EL2, ROOT | VMID << 48);
     }
     guest.expect(&[]);
     guest
@@ -510,8 +395,7 @@ fn an_invalidation_is_that_of_the_vmid_in_effect() {
     ] {
         let mut guest = at_el2();
         // Under a VMID that is nobody's, as it may be before the first guest.
-        guest.register(System::HCR_EL2, VM);
-        guest.isb();
+        guest.write(System::HCR_EL2, VM);
         guest.register(System::VTTBR_EL2, invalidated);
         if isb {
             guest.isb();
@@ -549,11 +433,8 @@ fn stage_2_goes_off_while_caches_hold_code() {
         (System::HCR_EL2, &[][..]),
         (System::SCTLR_EL2, &[Rule::NotCleaned]),
     ] {
-        let mut guest = Guest::with(Config::default(), VTCR);
-        guest.event(Event::Code {
-            start: RAM,
-            bytes: 64,
-        });
+        let mut guest = Rig::guest_with(Config::default(), VTCR);
+        guest.event(Event::code(RAM, 64));
         guest.register(register, 0);
         guest.expect(rules);
     }
@@ -562,44 +443,32 @@ fn stage_2_goes_off_while_caches_hold_code() {
 #[test]
 fn the_registers_of_stage_2_take_a_tlbi() {
     // VMALLS12E1 empties one guest only; ALLE1 all.
-    let mut guest = Guest::new(0);
-    guest.register(System::HCR_EL2, 0);
-    guest.isb();
-    guest.register(System::VTCR_EL2, VTCR + 1);
-    guest.isb();
-    guest.register(System::HCR_EL2, VM);
-    guest.isb();
-    guest.sync();
-    guest.expect(&[Rule::CachedField, Rule::StaleTranslation]);
+    let mut guest = Rig::guest(0);
+    guest.write(System::HCR_EL2, 0);
+    guest.write(System::VTCR_EL2, VTCR + 1);
+    guest.write(System::HCR_EL2, VM);
+    guest.settle(&[Rule::CachedField, Rule::StaleTranslation]);
 
     // In place.
-    let mut guest = Guest::new(0);
+    let mut guest = Rig::guest(0);
     guest.register(System::VTCR_EL2, VTCR | 0b10 << 14);
-    assert!(
-        guest
-            .model
-            .violations()
-            .iter()
-            .any(|one| one.rule == Rule::FieldInUse)
-    );
+    assert!(guest.rules().contains(&Rule::FieldInUse));
 }
 
 #[test]
 fn a_host_that_is_not_out_of_its_own_regime_reaches_no_guest() {
     // HCR_EL2.E2H and TGE: VMALLE1 concerns EL2&0.
-    let mut guest = Guest::new(0);
+    let mut guest = Rig::guest(0);
     let host = 1 << 34 | 1 << 27;
-    guest.register(System::HCR_EL2, VM | host);
-    guest.isb();
+    guest.write(System::HCR_EL2, VM | host);
     guest.store(L3, 0);
-    guest.invalidate("ipas2e1is", at(IPA));
-    guest.sync();
-    guest.expect(&[Rule::StaleTranslation]);
+    guest.invalidate_guest("ipas2e1is", at(IPA));
+    guest.settle(&[Rule::StaleTranslation]);
 }
 
 #[test]
 fn rights_of_a_guest() {
-    let mut guest = Guest::new(0);
+    let mut guest = Rig::guest(0);
     use AccessKind::{Fetch, Read, Write};
     let fault = [Outcome::Fault(FaultKind::Permission)];
     // Bits besides AF, and what EL1 and EL0 may do then.
@@ -617,15 +486,13 @@ fn rights_of_a_guest() {
     .enumerate()
     {
         let index = index as u64 + 1;
-        guest.store(L3 + index * 8, RAM | PAGE | AF | INNER | WB | bits);
-        guest.barrier(Barrier::DSB_ISHST);
-        guest.isb();
+        guest.make(L3 + index * 8, RAM | PAGE | AF | INNER | WB | bits);
         guest.cpu = 1;
         guest.isb();
         guest.cpu = 0;
         for (rights, user) in [(privileged, false), (user, true)] {
             for (kind, letter) in [(Read, 'r'), (Write, 'w'), (Fetch, 'x')] {
-                let found = guest.outcomes(IPA + index * 0x1000, kind, user);
+                let found = guest.guest_outcomes(IPA + index * 0x1000, kind, user);
                 assert_eq!(
                     found != fault,
                     rights.contains(letter),
@@ -640,11 +507,9 @@ fn rights_of_a_guest() {
 #[test]
 fn hardware_makes_a_clean_page_dirty_and_a_plain_store_may_lose_it() {
     // VTCR_EL2.HA and HD.
-    let mut guest = Guest::with(Config::default(), VTCR | 0b11 << 21);
+    let mut guest = Rig::guest_with(Config::default(), VTCR | 0b11 << 21);
     let clean = RAM | PAGE | DBM | ALL & !WRITE;
-    guest.store(L3 + 8, clean);
-    guest.barrier(Barrier::DSB_ISHST);
-    guest.isb();
+    guest.make(L3 + 8, clean);
     assert!(guest.model.update_by_hardware(L3 + 8, true));
     assert_eq!(guest.model.descriptor(L3 + 8), clean | WRITE);
     assert!(!guest.model.update_by_hardware(L3, true));
@@ -698,16 +563,14 @@ fn sizes_that_the_architecture_does_not_have_translate_nothing() {
         (of(52, 2) | 1 << 32, config, true),
         (of(52, 0) | 1 << 32 | 1 << 33, config, true),
     ] {
-        let mut guest = Guest::off(config);
+        let mut guest = Rig::off(config);
         guest.fill(ROOT, 1, RAM | BLOCK | ALL, 0);
         guest.barrier(Barrier::DSB_SY);
         guest.tlbi("alle1", 0);
         guest.barrier(Barrier::DSB_NSH);
         guest.register(System::VTCR_EL2, vtcr);
-        guest.register(System::VTTBR_EL2, ROOT);
-        guest.isb();
-        guest.register(System::HCR_EL2, VM);
-        guest.isb();
+        guest.write(System::VTTBR_EL2, ROOT);
+        guest.write(System::HCR_EL2, VM);
         assert_eq!(!guest.model.page_sizes().is_empty(), valid, "{vtcr:#x}");
     }
 }

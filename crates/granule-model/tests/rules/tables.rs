@@ -1,20 +1,14 @@
 //! Table memory: obtained, filled, linked, unlinked, freed.
 
 use crate::rig::*;
-use granule_model::{Barrier, Config, Event, Rule, System};
+use granule_model::{Barrier, Event, Rule, System};
 
 fn obtained(address: u64) -> Event {
-    Event::Obtained {
-        start: address,
-        bytes: 0x1000,
-    }
+    Event::obtained(address, 0x1000)
 }
 
 fn freed(address: u64) -> Event {
-    Event::Freed {
-        start: address,
-        bytes: 0x1000,
-    }
+    Event::freed(address, 0x1000)
 }
 
 #[test]
@@ -89,8 +83,7 @@ fn a_tree_that_is_still_cached_is_not_freed() {
     // The upper half is switched to an empty tree.
     let switch = |invalidate: bool, isb: bool| {
         let mut rig = Rig::with(granule_model::Config::default());
-        rig.store(L3, RAM | PAGE | RW);
-        rig.publish();
+        rig.make(L3, RAM | PAGE | RW);
         rig.fill(SPARE, 512, 0, 0);
         rig.barrier(Barrier::DSB_ISHST);
         rig.register(System::TTBR1_EL1, SPARE);
@@ -116,10 +109,8 @@ fn a_tree_that_is_still_cached_is_not_freed() {
 #[test]
 fn a_table_linked_twice_is_reachable_until_both_are_gone() {
     let mut rig = Rig::new(0);
-    rig.store(L2 + 8, L3 | TABLE);
-    rig.publish();
-    rig.store(L3, RAM | PAGE | RW);
-    rig.publish();
+    rig.make(L2 + 8, L3 | TABLE);
+    rig.make(L3, RAM | PAGE | RW);
     rig.reads(0, VA, &[Some(RAM)]);
     rig.reads(0, VA + 0x20_0000, &[Some(RAM)]);
     rig.store(L2, 0);
@@ -128,28 +119,15 @@ fn a_table_linked_twice_is_reachable_until_both_are_gone() {
     rig.expect(&[Rule::FreedInUse]);
     rig.store(L3, 0);
     rig.invalidate("vaae1is", at(VA + 0x20_0000));
-    rig.sync();
-    rig.expect(&[]);
+    rig.settle(&[]);
 }
 
 #[test]
 fn a_tree_that_was_left_and_emptied_by_address_is_freed() {
     for empty in [true, false] {
-        let mut rig = Rig::off(Config::default());
-        rig.fill(L0, 0xa00, 0, 0);
-        rig.store(L3, RAM | PAGE | RW | NG);
-        rig.store(L2, L3 | TABLE);
-        rig.store(L1, L2 | TABLE);
-        rig.store(L0, L1 | TABLE);
-        rig.event(Event::Lines {
-            instruction: System::DC_IVAC,
-            start: L0,
-            bytes: 0x5000,
-        });
-        rig.barrier(Barrier::DSB_SY);
+        let mut rig = Rig::with_page(RAM | PAGE | RW | NG);
         rig.turn_on(TCR | 1 << 23, L0 | 1 << 48, 0);
-        rig.register(System::TTBR0_EL1, SPARE | 2 << 48);
-        rig.isb();
+        rig.write(System::TTBR0_EL1, SPARE | 2 << 48);
         if empty {
             rig.store(L0, 0);
             rig.barrier(Barrier::DSB_ISHST);
@@ -158,10 +136,7 @@ fn a_tree_that_was_left_and_emptied_by_address_is_freed() {
             rig.isb();
         }
         rig.expect(&[]);
-        rig.event(Event::Freed {
-            start: L0,
-            bytes: 0x1000,
-        });
-        rig.expect(if empty { &[] } else { &[Rule::FreedInUse] });
+        rig.event(Event::freed(L0, 0x1000));
+        rig.expect_unless(empty, Rule::FreedInUse);
     }
 }

@@ -1,13 +1,12 @@
 //! TLBIs: what each form removes, and what it leaves.
 
 use crate::rig::*;
-use granule_model::{Barrier, Config, Event, Miss, Rule, System, Violation, Visibility};
+use granule_model::{Barrier, Config, Event, Miss, Rule, System, Violation};
 
 /// One page and the pointer to its table are cached; both entries are cleared.
 fn unlinked() -> Rig {
     let mut rig = Rig::new(0);
-    rig.store(L3, RAM | PAGE | RW);
-    rig.publish();
+    rig.make(L3, RAM | PAGE | RW);
     rig.store(L2, 0);
     rig.barrier(Barrier::DSB_ISHST);
     rig
@@ -17,10 +16,7 @@ fn unlinked() -> Rig {
 fn free_after(mut rig: Rig, name: &str, operand: u64, barrier: Barrier, rules: &[Rule]) {
     rig.tlbi(name, operand);
     rig.barrier(barrier);
-    rig.event(Event::Freed {
-        start: L3,
-        bytes: 0x1000,
-    });
+    rig.event(Event::freed(L3, 0x1000));
     rig.expect(rules);
 }
 
@@ -57,15 +53,11 @@ fn any_address_below_an_entry_reaches_it() {
     rig.tlbi("vaae1is", at(VA + 0x1f_f000));
     rig.barrier(Barrier::DSB_ISH);
     rig.isb();
-    rig.event(Event::Freed {
-        start: L3,
-        bytes: 0x1000,
-    });
+    rig.event(Event::freed(L3, 0x1000));
     // The pointer is gone, the page may still be cached.
     rig.expect(&[]);
     rig.reads(1, VA, &[Some(RAM), None]);
-    rig.sync();
-    rig.expect(&[Rule::StaleTranslation]);
+    rig.settle(&[Rule::StaleTranslation]);
 }
 
 #[derive(Clone, Copy)]
@@ -78,8 +70,7 @@ enum Step {
 /// may hold both, with the reason.
 fn handed_over(steps: &[(u32, Step)]) -> Vec<(u32, Option<Miss>)> {
     let mut rig = Rig::new(0);
-    rig.store(L3, RAM | PAGE | RW);
-    rig.publish();
+    rig.make(L3, RAM | PAGE | RW);
     rig.store(L3, 0);
     for (cpu, step) in steps {
         rig.cpu = *cpu;
@@ -159,8 +150,7 @@ fn a_tlbi_that_may_have_removed_an_entry_is_named_before_later_ones() {
 fn only_what_was_removed_may_be_covered_by_another_cpu_s_dsb() {
     // Changed, not removed: another CPU's DSB is not required.
     let mut rig = Rig::new(0);
-    rig.store(L3, RAM | PAGE | RW);
-    rig.publish();
+    rig.make(L3, RAM | PAGE | RW);
     rig.store(L3, RAM | PAGE | RW | RO);
     rig.cpu = 1;
     rig.invalidate("vmalle1is", 0);
@@ -176,10 +166,7 @@ fn a_missed_invalidation_says_why() {
     let mut rig = unlinked();
     rig.tlbi("vaale1is", at(VA));
     rig.barrier(Barrier::DSB_ISH);
-    rig.event(Event::Freed {
-        start: L3,
-        bytes: 0x1000,
-    });
+    rig.event(Event::freed(L3, 0x1000));
     let tlbi = rig.model.events() - 3;
     assert_eq!(
         rig.model.violations()[0].missed,
@@ -191,8 +178,7 @@ fn a_missed_invalidation_says_why() {
 fn narrowed(va: u64, name: &str, operand: u64) -> bool {
     let mut rig = Rig::new(0);
     let entry = L3 + ((va >> 12) & 511) * 8;
-    rig.store(entry, RAM | PAGE | RW);
-    rig.publish();
+    rig.make(entry, RAM | PAGE | RW);
     rig.store(entry, RAM | PAGE | RW | RO);
     rig.invalidate(name, operand);
     rig.sync();
@@ -201,19 +187,21 @@ fn narrowed(va: u64, name: &str, operand: u64) -> bool {
 
 #[test]
 fn level_hints_must_be_right() {
-    let hint = |granule: u64, level: u64| at(VA) | (granule << 2 | level) << 44;
-    assert!(narrowed(VA, "vaale1is", hint(0b01, 3)));
-    assert!(
-        narrowed(VA, "vaale1is", hint(0b00, 2)),
-        "no granule: no hint"
-    );
-    assert!(
-        narrowed(VA, "vaale1is", hint(0b11, 0)),
-        "64K has no level 0: no hint"
-    );
-    for (granule, level) in [(0b01, 2), (0b01, 1), (0b01, 0), (0b10, 3), (0b11, 3)] {
-        assert!(
-            !narrowed(VA, "vaale1is", hint(granule, level)),
+    for (granule, level, legal) in [
+        (0b01, 3, true),
+        // Not a hint: without a granule, and level 0 of 64K pages.
+        (0b00, 2, true),
+        (0b11, 0, true),
+        (0b01, 2, false),
+        (0b01, 1, false),
+        (0b01, 0, false),
+        (0b10, 3, false),
+        (0b11, 3, false),
+    ] {
+        let operand = at(VA) | (granule << 2 | level) << 44;
+        assert_eq!(
+            narrowed(VA, "vaale1is", operand),
+            legal,
             "{granule} {level}"
         );
     }
@@ -223,29 +211,20 @@ fn level_hints_must_be_right() {
 fn ranges_cover_what_their_operands_say() {
     // Base, SCALE 0 and NUM n: 2 * (n + 1) granules.
     let range = |va: u64, num: u64| ((va >> 12) & ((1 << 37) - 1)) | num << 39 | 0b01 << 46;
-    assert!(narrowed(VA + 0x3000, "rvaale1is", range(VA, 1)));
-    assert!(
-        !narrowed(VA + 0x4000, "rvaale1is", range(VA, 1)),
-        "one page too short"
-    );
-    assert!(
-        !narrowed(VA, "rvaale1is", range(VA + 0x1000, 1)),
-        "begins one too late"
-    );
-    assert!(
-        narrowed(VA, "rvaale1is", range(VA, 0) | 0b11 << 37),
-        "level 3"
-    );
-    assert!(
-        !narrowed(VA, "rvaale1is", range(VA, 0) | 0b10 << 37),
-        "level 2"
-    );
-    let sixteen_k = range(VA, 0) & !(0b11 << 46) | 0b10 << 46;
-    assert!(!narrowed(VA, "rvaale1is", sixteen_k), "another granule");
     // SCALE 1: 64 granules a NUM.
     let scaled = range(VA, 0) | 1 << 44;
-    assert!(narrowed(VA + 0x3f000, "rvaale1is", scaled));
-    assert!(!narrowed(VA + 0x40000, "rvaale1is", scaled));
+    for (what, offset, operand, legal) in [
+        ("its last page", 0x3000, range(VA, 1), true),
+        ("one page too short", 0x4000, range(VA, 1), false),
+        ("begins one too late", 0, range(VA + 0x1000, 1), false),
+        ("level 3", 0, range(VA, 0) | 0b11 << 37, true),
+        ("level 2", 0, range(VA, 0) | 0b10 << 37, false),
+        ("another granule", 0, range(VA, 0) ^ 0b11 << 46, false),
+        ("the last page, scaled", 0x3f000, scaled, true),
+        ("one page too short, scaled", 0x40000, scaled, false),
+    ] {
+        assert_eq!(narrowed(VA + offset, "rvaale1is", operand), legal, "{what}");
+    }
 }
 
 #[test]
@@ -264,30 +243,28 @@ fn asids_are_distinguished() {
     // Process pages in the lower half, ASID 5; another CPU has ASID 6.
     let run = |asid: u64, name: &str, operand: u64| {
         let mut rig = Rig::new(0);
-        rig.fill(SPARE, 512, 0, 0);
-        rig.fill(SPARE + 0x1000, 512, 0, 0);
-        rig.store(SPARE, SPARE + 0x1000 | TABLE);
-        rig.fill(SPARE + 0x2000, 512, 0, 0);
-        rig.store(SPARE + 0x1000, SPARE + 0x2000 | TABLE);
+        rig.chain(SPARE);
         rig.store(SPARE + 0x2000, RAM | BLOCK | RW | NG);
         rig.barrier(Barrier::DSB_ISHST);
-        rig.register(System::TTBR0_EL1, SPARE | asid << 48);
-        rig.isb();
-        rig.register(System::TCR_EL1, TCR);
-        rig.isb();
+        rig.write(System::TTBR0_EL1, SPARE | asid << 48);
+        rig.write(System::TCR_EL1, TCR);
         rig.expect(&[]);
         rig.store(SPARE + 0x2000, RAM | BLOCK | RW | NG | RO);
         rig.invalidate(name, operand);
         rig.sync();
         rig.model.violation_count() == 0
     };
-    assert!(run(5, "vale1is", 5 << 48));
-    assert!(!run(5, "vale1is", 6 << 48));
-    assert!(run(5, "vaale1is", 6 << 48));
-    assert!(run(5, "aside1is", 5 << 48));
-    assert!(!run(5, "aside1is", 6 << 48));
-    assert!(run(5, "vmalle1is", 0));
-    assert!(run(5, "vae1is", 5 << 48));
+    for (name, asid, legal) in [
+        ("vale1is", 5, true),
+        ("vale1is", 6, false),
+        ("vaale1is", 6, true),
+        ("aside1is", 5, true),
+        ("aside1is", 6, false),
+        ("vmalle1is", 0, true),
+        ("vae1is", 5, true),
+    ] {
+        assert_eq!(run(5, name, asid << 48), legal, "{name} {asid}");
+    }
 }
 
 #[test]
@@ -297,15 +274,13 @@ fn local_and_broadcast() {
             cpus,
             ..Config::default()
         });
-        rig.store(L3, RAM | PAGE | RW);
-        rig.publish();
+        rig.make(L3, RAM | PAGE | RW);
         rig.store(L3, 0);
         rig.barrier(Barrier::DSB_NSHST);
         rig.tlbi(name, at(VA));
         rig.barrier(Barrier::DSB_NSH);
         rig.isb();
-        rig.store(L3, RAM + 0x1000 | PAGE | RW);
-        rig.publish();
+        rig.make(L3, RAM + 0x1000 | PAGE | RW);
         rig.sync();
         rig.model.violation_count()
     };
@@ -318,8 +293,7 @@ fn local_and_broadcast() {
     );
 
     let mut rig = Rig::new(0);
-    rig.store(L3, RAM | PAGE | RW);
-    rig.publish();
+    rig.make(L3, RAM | PAGE | RW);
     rig.store(L3, 0);
     rig.invalidate("vaale1", at(VA));
     rig.reads(0, VA, &[None]);
@@ -335,13 +309,7 @@ fn with_ds_the_base_of_a_range_is_in_units_of_64_kib() {
     let run = |shift: u32| {
         let mut model = Model::new(Config::default());
         let event = |model: &mut Model, kind| model.event(0, kind).unwrap();
-        let store = |address, value| Event::Store {
-            address,
-            count: 1,
-            descriptor: value,
-            step: 0,
-            visibility: Visibility::Live,
-        };
+        let store = |address, value| Event::store(address, value);
         // 16K, 47 bits: three levels. With DS shareability is TCR's.
         let tcr = TCR & !(0x3f << 16 | 0b11 << 30) | 17 << 16 | 0b01 << 30 | 1 << 59 | EPD0;
         let (l1, l2, l3) = (0x4000_0000, 0x4000_4000, 0x4000_8000);
@@ -351,11 +319,7 @@ fn with_ds_the_base_of_a_range_is_in_units_of_64_kib() {
         event(&mut model, store(l1, l2 | TABLE));
         event(&mut model, store(l2, l3 | TABLE));
         event(&mut model, store(leaf, page(0)));
-        let clean = Event::Lines {
-            instruction: System::DC_CIVAC,
-            start: l1,
-            bytes: 0xc000,
-        };
+        let clean = Event::lines(System::DC_CIVAC, l1, 0xc000);
         event(&mut model, clean);
         event(&mut model, Event::Barrier(Barrier::DSB_SY));
         let mut rig = Rig { model, cpu: 0 };
@@ -381,8 +345,7 @@ fn a_reserved_hint_is_none() {
             lpa2,
             ..Config::default()
         });
-        rig.store(L3, RAM | PAGE | RW);
-        rig.publish();
+        rig.make(L3, RAM | PAGE | RW);
         rig.store(L3, 0);
         rig.invalidate("vaale1is", at(VA) | 0b0100 << 44);
         rig.sync();
@@ -393,47 +356,21 @@ fn a_reserved_hint_is_none() {
 #[test]
 fn a_regime_with_one_half() {
     // EL2 without E2H: no ASIDs, and the form by address removes table entries too.
-    let run = |name: &str, operand: u64| {
-        let mut rig = Rig::off(Config::default());
-        let (l0, l1, l2, l3) = (0x4000_0000, 0x4000_1000, 0x4000_2000, 0x4000_3000);
-        for (table, entry) in [(l0, l1 | TABLE), (l1, l2 | TABLE), (l2, l3 | TABLE)] {
-            rig.fill(table, 512, 0, 0);
-            rig.store(table, entry);
-        }
-        rig.fill(l3, 512, 0, 0);
-        rig.store(l3, RAM | PAGE | AF | INNER);
-        rig.event(Event::Lines {
-            instruction: System::DC_CIVAC,
-            start: l0,
-            bytes: 0x4000,
-        });
-        rig.barrier(Barrier::DSB_SY);
-        rig.tlbi("alle2", 0);
-        rig.barrier(Barrier::DSB_NSH);
-        rig.register(System::MAIR_EL2, MAIR);
-        rig.register(
-            System::TCR_EL2,
-            16 | 0b01 << 8 | 0b01 << 10 | 0b11 << 12 | 0b101 << 16,
-        );
-        rig.register(System::TTBR0_EL2, l0);
-        rig.isb();
-        rig.register(System::SCTLR_EL2, MMU_ON);
-        rig.isb();
-        rig.expect(&[]);
-        rig.store(l2, 0);
-        rig.invalidate(name, operand);
-        rig.event(Event::Freed {
-            start: l3,
-            bytes: 0x1000,
-        });
+    for (name, legal) in [
+        ("vae2is", true),
+        ("alle2is", true),
+        ("vale2is", false),
+        ("vaae1is", false),
+        ("vmalle1is", false),
+    ] {
+        let mut rig = Rig::with_page(RAM | PAGE | AF | INNER);
+        rig.turn_on_el2();
+        rig.store(L2, 0);
+        rig.invalidate(name, 0);
+        rig.event(Event::freed(L3, 0x1000));
         rig.sync();
-        rig.model.violation_count()
-    };
-    assert_eq!(run("vae2is", 0), 0);
-    assert_eq!(run("alle2is", 0), 0);
-    assert_ne!(run("vale2is", 0), 0);
-    assert_ne!(run("vaae1is", 0), 0);
-    assert_ne!(run("vmalle1is", 0), 0);
+        assert_eq!(rig.model.violation_count() == 0, legal, "{name}");
+    }
 }
 
 #[test]
@@ -441,8 +378,7 @@ fn invalidated_entries_linger_until_an_isb() {
     for (isb, rule) in [(true, &[][..]), (false, &[Rule::MissingIsb])] {
         for by_range in [false, true] {
             let mut rig = Rig::new(0);
-            rig.store(L3, RAM | PAGE | RW);
-            rig.publish();
+            rig.make(L3, RAM | PAGE | RW);
             rig.store(L3, 0);
             rig.barrier(Barrier::DSB_ISHST);
             rig.tlbi("vaale1is", at(VA));
@@ -452,15 +388,10 @@ fn invalidated_entries_linger_until_an_isb() {
             }
             // The other CPU has nothing under way: its part was done by the DSB.
             rig.cpu = 1;
-            rig.sync();
-            rig.expect(&[]);
+            rig.settle(&[]);
             rig.cpu = 0;
             if by_range {
-                rig.event(Event::AssumeVisible {
-                    start: VA,
-                    bytes: 0x1000,
-                    asid: None,
-                });
+                rig.event(Event::assume_visible(VA, 0x1000));
             } else {
                 rig.sync();
             }
@@ -475,18 +406,7 @@ fn an_asid_form_leaves_table_entries_that_lead_to_global_leaves() {
     // ASID alone, and a form for one ASID need not remove them.
     for (leaf, rules) in [(NG, &[][..]), (0, &[Rule::FreedInUse])] {
         for name in ["aside1is", "vae1is"] {
-            let mut rig = Rig::off(Config::default());
-            rig.fill(L0, 0x800, 0, 0);
-            rig.store(L3, RAM | PAGE | RW | leaf);
-            rig.store(L2, L3 | TABLE);
-            rig.store(L1, L2 | TABLE);
-            rig.store(L0, L1 | TABLE);
-            rig.event(Event::Lines {
-                instruction: System::DC_IVAC,
-                start: L0,
-                bytes: 0x4000,
-            });
-            rig.barrier(Barrier::DSB_SY);
+            let mut rig = Rig::with_page(RAM | PAGE | RW | leaf);
             rig.turn_on(TCR | 1 << 23, L0 | 5 << 48, 0);
             rig.store(L2, 0);
             rig.barrier(Barrier::DSB_ISHST);
@@ -494,10 +414,7 @@ fn an_asid_form_leaves_table_entries_that_lead_to_global_leaves() {
             rig.barrier(Barrier::DSB_ISH);
             rig.isb();
             rig.expect(&[]);
-            rig.event(Event::Freed {
-                start: L3,
-                bytes: 0x1000,
-            });
+            rig.event(Event::freed(L3, 0x1000));
             rig.expect(rules);
         }
     }
@@ -511,10 +428,7 @@ fn a_level_hint_is_for_table_entries_too() {
         rig.tlbi("vaae1is", at(VA) | (0b01 << 2 | hint) << 44);
         rig.barrier(Barrier::DSB_ISH);
         rig.isb();
-        rig.event(Event::Freed {
-            start: L3,
-            bytes: 0x1000,
-        });
+        rig.event(Event::freed(L3, 0x1000));
         rig.expect(rules);
     }
 }

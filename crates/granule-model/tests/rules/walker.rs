@@ -1,9 +1,8 @@
 //! The walk, for every page size and address size, against numbers of the architecture.
 
-use crate::rig::{AF, AF as ACCESSED, MAIR, MMU_ON};
+use crate::rig::{AF, MMU_ON, Rig};
 use granule_model::{
-    Access, AccessKind, Barrier, Config, Event, FaultKind, Model, Outcome, Regime, Rights, System,
-    Translation, Visibility,
+    Access, AccessKind, Config, FaultKind, Model, Outcome, Regime, Rights, System,
 };
 
 /// The bits of address below an entry, for each level from the top one down.
@@ -93,8 +92,7 @@ impl Shape {
 
     /// A machine with `va` mapped to `to` by a leaf at a depth, in the half that `va` is in.
     fn machine(&self, va: u64, to: u64, depth: usize, attributes: u64) -> Model {
-        let mut model = Model::new(Config::default());
-        let mut event = |kind| assert_eq!(model.event(0, kind), Ok(()));
+        let mut rig = Rig::off(Config::default());
         let table = |depth: usize| TABLES + ((depth as u64) << self.granule);
         for level in 0..=depth {
             let above = if level == 0 {
@@ -113,33 +111,12 @@ impl Shape {
                 };
                 self.address(to >> self.shifts[level] << self.shifts[level]) | leaf | attributes
             };
-            event(Event::Store {
-                address: table(level) + index * 8,
-                count: 1,
-                descriptor: value,
-                step: 0,
-                visibility: Visibility::Live,
-            });
+            rig.store(table(level) + index * 8, value);
         }
-        event(Event::Lines {
-            instruction: System::DC_CIVAC,
-            start: TABLES,
-            bytes: 8 << self.granule,
-        });
-        event(Event::Barrier(Barrier::DSB_SY));
-        event(Event::System(System::VMALLE1, 0));
-        event(Event::Barrier(Barrier::DSB_NSH));
-        let mut write = |register, value| event(Event::System(register, value));
-        write(System::MAIR_EL1, MAIR);
-        write(System::TCR_EL1, self.tcr());
-        write(System::TTBR0_EL1, TABLES);
-        write(System::TTBR1_EL1, TABLES);
-        event(Event::Barrier(Barrier::ISB));
-        let on = Event::System(System::SCTLR_EL1, MMU_ON);
-        event(on);
-        event(Event::Barrier(Barrier::ISB));
-        assert_eq!(model.violations(), [], "{} {}", self.granule, self.va_bits);
-        model
+        rig.clean(TABLES, 8 << self.granule);
+        rig.turn_on(self.tcr(), TABLES, TABLES);
+        rig.expect(&[]);
+        rig.model
     }
 
     /// Addresses of both halves, the first, the last and one between.
@@ -219,28 +196,16 @@ fn access_flag_and_output_size_fault() {
     let four_k = &SHAPES[4];
     let model = four_k.machine(0, 0x8000_0000, 3, 0);
     assert_eq!(reads_to(&model, 0), Err(FaultKind::AccessFlag));
-    // 4K without DS has 48 bits; a 16K machine with fewer faults beyond them.
-    let mut model = Model::new(Config {
+    // 4K without DS has 48 bits; a machine with fewer faults beyond them.
+    let mut rig = Rig::off(Config {
         pa_bits: 40,
         ..Config::default()
     });
-    let mut event = |kind| assert_eq!(model.event(0, kind), Ok(()));
-    event(Event::Store {
-        address: TABLES,
-        count: 1,
-        descriptor: 1 << 40 | 0b01 | ACCESSED,
-        step: 0,
-        visibility: Visibility::Live,
-    });
-    for (register, value) in [
-        (System::TCR_EL1, 25 | 0b101 << 32 | 1 << 23),
-        (System::TTBR0_EL1, TABLES),
-        (System::SCTLR_EL1, MMU_ON),
-    ] {
-        event(Event::System(register, value));
-        event(Event::Barrier(Barrier::ISB));
-    }
-    assert_eq!(reads_to(&model, 0), Err(FaultKind::AddressSize));
+    rig.store(TABLES, 1 << 40 | 0b01 | AF);
+    rig.write(System::TCR_EL1, 25 | 0b101 << 32 | 1 << 23);
+    rig.write(System::TTBR0_EL1, TABLES);
+    rig.write(System::SCTLR_EL1, MMU_ON);
+    assert_eq!(reads_to(&rig.model, 0), Err(FaultKind::AddressSize));
 }
 
 /// AP[2:1], PXN, UXN, the table's bits 62:59; what EL1 and EL0 may do (r, w, x).
@@ -279,54 +244,30 @@ fn permissions_are_those_of_the_leaf_and_the_tables_above() {
     let shape = &SHAPES[1];
     for &(ap, pxn, uxn, limits, kernel, user) in PERMISSIONS {
         let attributes = AF | ap << 6 | u64::from(pxn) << 53 | u64::from(uxn) << 54;
-        let mut model = shape.machine(0, 0x8000_0000, 2, attributes);
+        let model = shape.machine(0, 0x8000_0000, 2, attributes);
+        let mut rig = Rig { model, cpu: 0 };
         // The level 1 entry is the first of the top table.
-        let table = model.descriptor(TABLES);
-        for (kind, va) in [(limits, 0)] {
-            let change = Event::Store {
-                address: TABLES,
-                count: 1,
-                descriptor: table | kind << 59,
-                step: 0,
-                visibility: Visibility::Live,
-            };
-            let mut event = |kind| assert_eq!(model.event(0, kind), Ok(()));
-            event(change);
-            event(Event::Barrier(Barrier::DSB_ISH));
-            event(Event::System(System::VMALLE1IS, 0));
-            event(Event::Barrier(Barrier::DSB_ISH));
-            event(Event::Barrier(Barrier::ISB));
-            let expected = |user: bool, kind, letter, rights: &str| {
-                let access = Access {
-                    regime: Regime::El10,
-                    kind,
-                    user,
-                };
-                let outcomes = model.outcomes(0, va, access);
-                if rights.contains(letter) {
-                    let [
-                        Outcome::Memory(Translation {
-                            privileged,
-                            user: unprivileged,
-                            ..
-                        }),
-                    ] = outcomes[..]
-                    else {
-                        panic!("{ap:#b} {pxn} {uxn} {limits:#b} {letter}: {outcomes:?}");
-                    };
-                    let found = if user { unprivileged } else { privileged };
-                    assert_eq!(text(found), rights, "{ap:#b} {pxn} {uxn} {limits:#b}");
-                } else {
-                    assert_eq!(outcomes, [Outcome::Fault(FaultKind::Permission)]);
+        let table = rig.model.descriptor(TABLES);
+        rig.store(TABLES, table | limits << 59);
+        rig.invalidate("vmalle1is", 0);
+        for (kind, letter) in [
+            (AccessKind::Read, 'r'),
+            (AccessKind::Write, 'w'),
+            (AccessKind::Fetch, 'x'),
+        ] {
+            for (user, rights) in [(false, kernel), (true, user)] {
+                let what = format!("{ap:#b} {pxn} {uxn} {limits:#b} {letter}");
+                let regime = Regime::El10;
+                let outcomes = rig.model.outcomes(0, 0, Access { regime, kind, user });
+                if !rights.contains(letter) {
+                    assert_eq!(outcomes, [Outcome::Fault(FaultKind::Permission)], "{what}");
+                    continue;
                 }
-            };
-            for (kind, letter) in [
-                (AccessKind::Read, 'r'),
-                (AccessKind::Write, 'w'),
-                (AccessKind::Fetch, 'x'),
-            ] {
-                expected(false, kind, letter, kernel);
-                expected(true, kind, letter, user);
+                let [Outcome::Memory(found)] = outcomes[..] else {
+                    panic!("{what}: {outcomes:?}");
+                };
+                let found = if user { found.user } else { found.privileged };
+                assert_eq!(text(found), rights, "{what}");
             }
         }
     }
