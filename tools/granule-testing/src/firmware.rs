@@ -7,52 +7,23 @@ pub const WB: u64 = 8;
 pub const SP: u64 = 1 << 18;
 /// Read-only.
 pub const RO: u64 = 1 << 17;
-/// Not executed.
-pub const XP: u64 = 1 << 14;
 /// Used by firmware at run time.
 pub const RUNTIME: u64 = 1 << 63;
 
-/// The GUID of ACPI 2.0's root: 8868e871-e4f1-11d3-bc22-0080c73c8881.
-pub const ACPI_20: [u8; 16] = guid(
-    0x8868_e871,
-    0xe4f1,
-    0x11d3,
-    [0xbc, 0x22, 0x00, 0x80, 0xc7, 0x3c, 0x88, 0x81],
-);
-/// The GUID of Linux's list of memory to keep: 888eb0c6-8ede-4ff5-a8f0-9aee5cb977c2.
-pub const MEMRESERVE: [u8; 16] = guid(
-    0x888e_b0c6,
-    0x8ede,
-    0x4ff5,
-    [0xa8, 0xf0, 0x9a, 0xee, 0x5c, 0xb9, 0x77, 0xc2],
-);
-/// The GUID of the system resource table: b122a263-3661-4f68-9929-78f8b0d62180.
-pub const RESOURCES: [u8; 16] = guid(
-    0xb122_a263,
-    0x3661,
-    0x4f68,
-    [0x99, 0x29, 0x78, 0xf8, 0xb0, 0xd6, 0x21, 0x80],
-);
+/// The GUID of ACPI 2.0's root.
+pub const ACPI_20: [u8; 16] = guid(0x8868_e871_e4f1_11d3_bc22_0080_c73c_8881);
+/// The GUID of Linux's list of memory to keep.
+pub const MEMRESERVE: [u8; 16] = guid(0x888e_b0c6_8ede_4ff5_a8f0_9aee_5cb9_77c2);
+/// The GUID of the system resource table.
+pub const RESOURCES: [u8; 16] = guid(0xb122_a263_3661_4f68_9929_78f8_b0d6_2180);
+/// The GUID of the memory attributes table.
+pub const ATTRIBUTES: [u8; 16] = guid(0xdcfa_911d_26eb_469f_a220_38b7_dc46_1220);
 
-/// The GUID of the memory attributes table: dcfa911d-26eb-469f-a220-38b7dc461220.
-pub const ATTRIBUTES: [u8; 16] = guid(
-    0xdcfa_911d,
-    0x26eb,
-    0x469f,
-    [0xa2, 0x20, 0x38, 0xb7, 0xdc, 0x46, 0x12, 0x20],
-);
-
-const fn guid(first: u32, second: u16, third: u16, last: [u8; 8]) -> [u8; 16] {
-    let (f, s, t, l) = (
-        first.to_le_bytes(),
-        second.to_le_bytes(),
-        third.to_le_bytes(),
-        last,
-    );
-    [
-        f[0], f[1], f[2], f[3], s[0], s[1], t[0], t[1], l[0], l[1], l[2], l[3], l[4], l[5], l[6],
-        l[7],
-    ]
+/// The bytes of a GUID with these digits: its first three fields are little-endian.
+const fn guid(digits: u128) -> [u8; 16] {
+    let [a, b, c, d, e, f, g, h, rest @ ..] = digits.to_be_bytes();
+    let [i, j, k, l, m, n, o, p] = rest;
+    [d, c, b, a, f, e, h, g, i, j, k, l, m, n, o, p]
 }
 
 /// Memory with tables.

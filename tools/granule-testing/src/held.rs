@@ -15,7 +15,6 @@ pub enum Held<P: Page, E, S: Stage = Stage1> {
 }
 
 impl<P: Page, E: TableEnvironment, S: Stage> Held<P, E, S> {
-    /// Holds the tables, live if `live` is set.
     pub fn new(tables: PageTables<P, E, S>, live: bool) -> Self {
         if live {
             // SAFETY: no CPU walks the tables in spite of the call.

@@ -453,7 +453,6 @@ unsafe impl TableEnvironment for HostEnvironment {
     }: update);
 }
 
-/// The environment over `host`.
 pub fn environment(host: &Rc<Host>, capabilities: TlbCapabilities) -> HostEnvironment {
     HostEnvironment(Pages {
         host: Rc::clone(host),

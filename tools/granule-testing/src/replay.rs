@@ -343,7 +343,6 @@ impl Replay<'_> {
         }
     }
 
-    /// The current entry at an offset and level.
     fn entry(&self, offset: u64, level: i32) -> Entry {
         match self.leaves.get(&offset) {
             Some(leaf) if leaf.level == level => return Entry::Leaf(*leaf),
@@ -437,7 +436,6 @@ impl Replay<'_> {
         leaves
     }
 
-    /// Unlinks a table and all tables below it, and returns the leaves in them.
     fn unlink(&mut self, table: u64) -> Vec<Leaf> {
         let top = self.linked[&table];
         let inside = top.offset..top.offset + top.span;

@@ -14,7 +14,6 @@ pub fn assert_matches(schema: &Value, object: &Value) {
     assert!(wrong.is_empty(), "{}\nin {object:#}", wrong.join("\n"));
 }
 
-/// The differences of `object` from what `schema` describes, each with its path.
 #[must_use]
 pub fn differences(schema: &Value, object: &Value) -> Vec<String> {
     let mut check = Check {

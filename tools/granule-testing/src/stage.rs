@@ -46,7 +46,6 @@ impl<M, P> AttributeChange<M, P> {
 pub type AttributeChangeOf<S> =
     AttributeChange<<S as TestStage>::Memory, <S as Stage>::PermissionChange>;
 
-/// A stage that can be tested.
 pub trait TestStage: Stage {
     /// The kind of memory.
     type Memory: Copy + std::fmt::Debug + Eq;
@@ -69,57 +68,105 @@ pub trait TestStage: Stage {
     fn any_attributes() -> BoxedStrategy<Self::Attributes>;
     /// Changes of all kinds.
     fn any_change() -> BoxedStrategy<Self::PermissionChange>;
+    /// Kinds of memory.
+    fn any_memory() -> BoxedStrategy<Self::Memory>;
     /// Attributes of writable memory.
     fn read_write() -> Self::Attributes;
-    /// The change to read-only.
-    fn read_only() -> Self::PermissionChange;
+    /// The parts of attributes that both stages have.
+    fn parts(attributes: &mut Self::Attributes) -> Parts<'_, Self::Memory>;
+    /// A change of the permissions that both stages have.
+    fn change_of(
+        writable: Option<bool>,
+        dirty_modifier: Option<bool>,
+        software: Option<u8>,
+    ) -> Self::PermissionChange;
     /// Gives the tables an address space, where the stage has any.
     fn set_asid<P: granule::arch::Page, E: TableEnvironment>(
         tables: &mut PageTables<P, E, Self>,
         asid: Option<u16>,
     );
-    /// A change that concerns neither stores nor the dirty state.
-    fn marking() -> Self::PermissionChange;
-    /// The change by which hardware manages the dirty state no more.
-    fn unmanaged() -> Self::PermissionChange;
-    /// Attributes of memory that hardware may update: clean if it manages the dirty state.
-    fn watched(dirty_modifier: bool, accessed: bool) -> Self::Attributes;
     /// Counts before a map of an empty tree, where the stage has that.
     fn stats(
         geometry: &Geometry,
         pieces: &[Piece<Self::Input, Self::Attributes>],
     ) -> Option<LeafStats>;
 
-    /// Kinds of memory.
-    fn any_memory() -> BoxedStrategy<Self::Memory>;
-    /// Changes memory type, shareability and access flag.
-    fn set_others(attributes: &mut Self::Attributes, change: &AttributeChangeOf<Self>);
+    fn read_only() -> Self::PermissionChange {
+        Self::change_of(Some(false), None, None)
+    }
+
+    /// A change that concerns neither stores nor the dirty state.
+    fn marking() -> Self::PermissionChange {
+        Self::change_of(None, None, Some(0b0101))
+    }
+
+    /// The change by which hardware manages the dirty state no more.
+    fn unmanaged() -> Self::PermissionChange {
+        Self::change_of(None, Some(false), None)
+    }
+
+    /// Attributes of memory that hardware may update: clean if it manages the dirty state.
+    fn watched(dirty_modifier: bool, accessed: bool) -> Self::Attributes {
+        let mut attributes = Self::read_write();
+        let parts = Self::parts(&mut attributes);
+        *parts.writable = false;
+        *parts.dirty_modifier = dirty_modifier;
+        *parts.accessed = accessed;
+        attributes
+    }
+
     /// Attributes after a change of any of them.
     fn with_attributes(
         mut attributes: Self::Attributes,
         change: &AttributeChangeOf<Self>,
         arch: &Arch,
     ) -> Self::Attributes {
-        Self::set_others(&mut attributes, change);
-        if let (Some(dirty), Some(_)) = (change.dirty, Self::dirty_state(&attributes)) {
-            attributes = Self::with_dirty_state(attributes, dirty);
+        let parts = Self::parts(&mut attributes);
+        *parts.memory = change.memory.unwrap_or(*parts.memory);
+        *parts.shareability = change.shareability.unwrap_or(*parts.shareability);
+        *parts.accessed = change.accessed.unwrap_or(*parts.accessed);
+        if *parts.dirty_modifier {
+            *parts.writable = change.dirty.unwrap_or(*parts.writable);
         }
         match &change.permissions {
             Some(permissions) => Self::changed(attributes, permissions, arch),
             None => attributes,
         }
     }
+
     /// Whether the page is dirty; `None` where hardware does not manage that.
-    fn dirty_state(attributes: &Self::Attributes) -> Option<bool>;
+    fn dirty_state(attributes: &Self::Attributes) -> Option<bool> {
+        let mut attributes = *attributes;
+        let parts = Self::parts(&mut attributes);
+        parts.dirty_modifier.then_some(*parts.writable)
+    }
+
     /// The attributes of a page that hardware manages, dirty or clean.
-    fn with_dirty_state(attributes: Self::Attributes, dirty: bool) -> Self::Attributes;
+    fn with_dirty_state(mut attributes: Self::Attributes, dirty: bool) -> Self::Attributes {
+        *Self::parts(&mut attributes).writable = dirty;
+        attributes
+    }
+
     /// The access flag.
-    fn accessed(attributes: &Self::Attributes) -> bool;
+    fn accessed(attributes: &Self::Attributes) -> bool {
+        let mut attributes = *attributes;
+        *Self::parts(&mut attributes).accessed
+    }
 
     /// An address as the tables' own type.
     fn at(address: u64) -> Self::Input {
         Self::input(VirtualAddress(address))
     }
+}
+
+/// The parts of attributes that both stages have.
+#[derive(Debug)]
+pub struct Parts<'a, M> {
+    pub memory: &'a mut M,
+    pub shareability: &'a mut Shareability,
+    pub accessed: &'a mut bool,
+    pub writable: &'a mut bool,
+    pub dirty_modifier: &'a mut bool,
 }
 
 impl Arch {
@@ -188,7 +235,6 @@ impl Arch {
     }
 }
 
-/// Sets a bit of a word.
 fn bit(word: &mut u64, at: u32, set: bool) {
     *word |= u64::from(set) << at;
 }
@@ -207,7 +253,6 @@ fn common_bits(arch: &Arch, shareability: Shareability, accessed: bool) -> u64 {
     word
 }
 
-/// Any shareability.
 pub fn any_shareability() -> impl Strategy<Value = Shareability> {
     prop_oneof![
         Just(Shareability::None),
@@ -342,18 +387,10 @@ impl TestStage for Stage1 {
         let others = (maybe(), maybe(), maybe(), maybe());
         (maybe(), maybe(), others, software)
             .prop_map(|bits| {
-                let mut change = PermissionChange::NONE;
-                (
-                    change.writable,
-                    change.dirty_modifier,
-                    (
-                        change.user,
-                        change.privileged_execute,
-                        change.user_execute,
-                        change.guarded,
-                    ),
-                    change.software,
-                ) = bits;
+                let (writable, dirty_modifier, others, software) = bits;
+                let mut change = Self::change_of(writable, dirty_modifier, software);
+                (change.user, change.guarded) = (others.0, others.3);
+                (change.privileged_execute, change.user_execute) = (others.1, others.2);
                 change
             })
             .boxed()
@@ -371,54 +408,29 @@ impl TestStage for Stage1 {
         .boxed()
     }
 
-    fn set_others(attributes: &mut Self::Attributes, change: &AttributeChangeOf<Self>) {
-        attributes.memory = change.memory.unwrap_or(attributes.memory);
-        attributes.shareability = change.shareability.unwrap_or(attributes.shareability);
-        attributes.accessed = change.accessed.unwrap_or(attributes.accessed);
-    }
-
-    fn dirty_state(attributes: &Self::Attributes) -> Option<bool> {
-        let permissions = attributes.permissions;
-        permissions.dirty_modifier.then_some(permissions.writable)
-    }
-
-    fn with_dirty_state(mut attributes: Self::Attributes, dirty: bool) -> Self::Attributes {
-        attributes.permissions.writable = dirty;
-        attributes
-    }
-
-    fn accessed(attributes: &Self::Attributes) -> bool {
-        attributes.accessed
-    }
-
     fn read_write() -> Attributes {
         Attributes::normal(Permissions::READ_WRITE)
     }
 
-    fn unmanaged() -> PermissionChange {
-        PermissionChange {
-            dirty_modifier: Some(false),
-            ..PermissionChange::NONE
+    fn parts(attributes: &mut Attributes) -> Parts<'_, MemoryType> {
+        Parts {
+            memory: &mut attributes.memory,
+            shareability: &mut attributes.shareability,
+            accessed: &mut attributes.accessed,
+            writable: &mut attributes.permissions.writable,
+            dirty_modifier: &mut attributes.permissions.dirty_modifier,
         }
     }
 
-    fn marking() -> PermissionChange {
+    fn change_of(
+        writable: Option<bool>,
+        dirty_modifier: Option<bool>,
+        software: Option<u8>,
+    ) -> PermissionChange {
         PermissionChange {
-            software: Some(0b0101),
-            ..PermissionChange::NONE
-        }
-    }
-
-    fn watched(dirty_modifier: bool, accessed: bool) -> Attributes {
-        let mut attributes = Attributes::normal(Permissions::READ);
-        attributes.permissions.dirty_modifier = dirty_modifier;
-        attributes.accessed = accessed;
-        attributes
-    }
-
-    fn read_only() -> PermissionChange {
-        PermissionChange {
-            writable: Some(false),
+            writable,
+            dirty_modifier,
+            software,
             ..PermissionChange::NONE
         }
     }

@@ -44,25 +44,20 @@ pub fn decode(arch: &Arch, op: TlbiOp) -> Covered {
         14 => 0b10,
         _ => 0b11,
     };
+    let all = Covered {
+        first: 0,
+        last: ADDRESS,
+        level: None,
+        tables: true,
+        asid: None,
+        whole: false,
+    };
     match op {
-        TlbiOp::All => Covered {
-            first: 0,
-            last: ADDRESS,
-            level: None,
-            tables: true,
-            asid: None,
-            whole: true,
-        },
+        TlbiOp::All => Covered { whole: true, ..all },
         TlbiOp::Asid { operand } => {
             assert_eq!(operand & ((1 << 48) - 1), 0);
-            Covered {
-                first: 0,
-                last: ADDRESS,
-                level: None,
-                tables: true,
-                asid: Some((operand >> 48) as u16),
-                whole: false,
-            }
+            let asid = Some((operand >> 48) as u16);
+            Covered { asid, ..all }
         }
         TlbiOp::Address {
             operand,
@@ -81,7 +76,7 @@ pub fn decode(arch: &Arch, op: TlbiOp) -> Covered {
                 level,
                 tables: scope == TlbiScope::AllLevels,
                 asid: (!all_asids).then_some((operand >> 48) as u16),
-                whole: false,
+                ..all
             }
         }
         TlbiOp::Range {
@@ -116,7 +111,7 @@ pub fn decode(arch: &Arch, op: TlbiOp) -> Covered {
                 level: (hint != 0).then_some(hint),
                 tables: scope == TlbiScope::AllLevels,
                 asid: (!all_asids).then_some((operand >> 48) as u16),
-                whole: false,
+                ..all
             }
         }
         other => panic!("an operation that this test does not know: {other:?}"),

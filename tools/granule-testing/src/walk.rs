@@ -109,7 +109,6 @@ impl Arch {
         1 << self.va_bits
     }
 
-    /// The virtual address at an offset.
     pub fn address(&self, offset: u64) -> u64 {
         if self.upper {
             offset.wrapping_sub(self.span())
@@ -240,7 +239,6 @@ impl Arch {
         }
     }
 
-    /// The leaf entry `word` at an offset.
     pub fn leaf(&self, offset: u64, level: i32, word: u64) -> Leaf {
         Leaf {
             offset,

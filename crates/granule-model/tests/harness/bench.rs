@@ -22,7 +22,6 @@ pub(crate) struct Bench<P: Page, S: Staged = Stage1> {
     pub(crate) left: Option<Reference<S>>,
 }
 
-/// The model of a shape.
 pub(crate) fn model(shape: &Shape) -> Model {
     Model::new(Config {
         cpus: shape.cpus,
@@ -62,13 +61,6 @@ pub(crate) fn settle(world: &Shared, cpus: u32) {
     world.cpu = by;
 }
 
-impl<P: Page> Bench<P> {
-    /// Tables of stage 1.
-    pub(crate) fn new(shape: Shape, seed: u64) -> Self {
-        Self::of(shape, seed)
-    }
-}
-
 impl<P: Page, S: Staged> Bench<P, S> {
     /// Tables of either stage.
     pub(crate) fn of(shape: Shape, seed: u64) -> Self {
@@ -79,7 +71,7 @@ impl<P: Page, S: Staged> Bench<P, S> {
             Ok(tables) => tables,
             Err(error) => panic!("{shape:?}: {error}"),
         };
-        S::set_asid(&mut tables, &shape);
+        S::set_asid(&mut tables, shape.asid);
         // SAFETY: the model has CPUs of this level.
         unsafe { tables.set_bbm(BbmLevel::from_number(shape.bbm_level.into())) };
         S::turn_on(&world, &shape, &geometry, tables.root_table().0);

@@ -1,7 +1,7 @@
 //! Operations of one page each, with one cursor: done by the library, and checked step by step.
 
 use crate::bench::{Bench, settle};
-use crate::operation::Operation;
+use crate::operation::{Does, Operation};
 use crate::reference::Reference;
 use crate::stage::Staged;
 use crate::watch::conflict_allowed;
@@ -46,13 +46,13 @@ pub(crate) fn perform<P: Page, S: Staged>(
             sample.after = after.outcome(&geometry, offset, sample.access);
         }
         let tables = world.borrow().tables;
-        let result = match step {
-            Operation::Map(piece) => cursor.map(piece.output, piece.attributes),
-            Operation::Protect { change, holes, .. } => cursor.protect(*change, *holes),
-            Operation::Unmap { empty, .. } => cursor.unmap(*empty),
-            other => panic!("a cursor has no {}", other.name()),
+        let result = match (step, step.does()) {
+            (Operation::Map(piece), _) => cursor.map(piece.output, piece.attributes),
+            (_, Some(Does::Protect(change, holes))) => cursor.protect(*change, *holes),
+            (_, Some(Does::Unmap(empty))) => cursor.unmap(*empty),
+            (other, _) => panic!("a cursor has no {}", other.name()),
         };
-        let frees = matches!(step, Operation::Unmap { empty, .. } if *empty == EmptyTables::Free);
+        let frees = matches!(step.does(), Some(Does::Unmap(EmptyTables::Free)));
         let kept = world.borrow().tables >= tables;
         assert!(kept || frees, "tables were freed by {step:?}");
         if steps.len() == 1 && matches!(result, Err(TableError::OutOfTables { .. })) {

@@ -1,7 +1,7 @@
 //! Operations drawn at random: kinds, ranges that meet what is mapped, sizes of leaves, attributes.
 
 use crate::leaves::OfLeaves;
-use crate::operation::Operation;
+use crate::operation::{Does, Operation};
 use crate::random::Random;
 use crate::reference::Reference;
 use crate::shape::{Shape, units};
@@ -44,9 +44,8 @@ impl<S: Staged> Draw<S> {
         if reference.len() > 24 {
             // Makes room: all of one end of the space, or all there is.
             let span = self.geometry.span();
-            let (from, bytes) = random.of(&[(0, span / 2), (span / 2, span / 2), (0, span)]);
-            let empty = EmptyTables::Free;
-            return Operation::Unmap { from, bytes, empty };
+            let range = random.of(&[(0, span / 2), (span / 2, span / 2), (0, span)]);
+            return Operation::on(range, Does::Unmap(EmptyTables::Free));
         }
         match random.below(51) {
             0..8 => {
@@ -55,79 +54,67 @@ impl<S: Staged> Draw<S> {
             }
             8..10 => Operation::MapPieces(self.pieces(random)),
             10..14 => {
-                let (from, bytes) = self.target(random, reference);
+                let range = self.target(random, reference);
                 let empty = random.of(&[EmptyTables::Free, EmptyTables::Free, EmptyTables::Keep]);
-                Operation::Unmap { from, bytes, empty }
+                Operation::on(range, Does::Unmap(empty))
             }
             14..19 => {
-                let (from, bytes) = self.target(random, reference);
-                Operation::Protect {
-                    from,
-                    bytes,
-                    change: S::change(random),
-                    holes: random.of(&[Holes::Refuse, Holes::Skip]),
-                }
+                let range = self.target(random, reference);
+                let change = S::change(random);
+                let holes = random.of(&[Holes::Refuse, Holes::Skip]);
+                Operation::on(range, Does::Protect(change, holes))
             }
             19..22 => {
                 // Whole blocks stay blocks when they are present-invalid; parts split them.
-                let (from, bytes) = if random.either() {
+                let range = if random.either() {
                     self.inside(random, reference)
                 } else {
                     self.target(random, reference)
                 };
-                Operation::SetInvalid { from, bytes }
+                Operation::on(range, Does::SetInvalid)
             }
-            22..25 => {
-                let present_invalid = reference.present_invalid(random.below(8) as usize);
-                let (from, bytes) =
-                    present_invalid.unwrap_or_else(|| self.target(random, reference));
-                Operation::SetValid { from, bytes }
-            }
+            22..25 => Operation::on(self.hidden(random, reference), Does::SetValid),
             25..29 | 47..49 => {
-                let (from, bytes) = if random.once_in(4) {
+                let range = if random.once_in(4) {
                     self.target(random, reference)
                 } else {
                     (0, self.geometry.span())
                 };
-                Operation::Merge {
-                    from,
-                    bytes,
-                    leaves: if random.either() {
-                        Leaves::LARGEST
-                    } else {
-                        self.leaves(random)
-                    },
-                }
+                let leaves = if random.either() {
+                    Leaves::LARGEST
+                } else {
+                    self.leaves(random)
+                };
+                Operation::on(range, Does::Merge(leaves))
             }
             29..31 => self.limit(random, reference),
             31 if S::LOCK_FREE => {
-                let (from, bytes) = self.target(random, reference);
-                let valid = false;
-                Operation::LockFreeSetValid { from, bytes, valid }
+                let range = self.target(random, reference);
+                Operation::on(range, Does::LockFreeSetValid(false))
             }
             32 if S::LOCK_FREE => {
-                let present_invalid = reference.present_invalid(random.below(8) as usize);
-                let (from, bytes) =
-                    present_invalid.unwrap_or_else(|| self.target(random, reference));
-                let valid = true;
-                Operation::LockFreeSetValid { from, bytes, valid }
+                let range = self.hidden(random, reference);
+                Operation::on(range, Does::LockFreeSetValid(true))
             }
             33..35 => self.frames(random),
             35..43 => {
-                let (from, bytes) = match random.below(3) {
+                let range = match random.below(3) {
                     0 => self.inside(random, reference),
                     _ => self.target(random, reference),
                 };
                 let does = OfLeaves::draw(random, self.hardware);
-                Operation::OfLeaves { from, bytes, does }
+                Operation::on(range, Does::Leaves(does))
             }
             43..47 => Operation::Cursor(self.steps(random, reference)),
             _ if random.either() => Operation::VisitRuns,
-            _ => {
-                let (from, bytes) = self.target(random, reference);
-                Operation::Visit { from, bytes }
-            }
+            _ => Operation::on(self.target(random, reference), Does::Visit),
         }
+    }
+
+    /// Mostly what is present-invalid.
+    fn hidden(&self, random: &mut Random, reference: &Reference<S>) -> (u64, u64) {
+        let present_invalid = reference.present_invalid(random.below(8) as usize);
+        present_invalid.unwrap_or_else(|| self.target(random, reference))
     }
 
     /// Smaller leaves for a range; as small as requested unless that made too many of them.
@@ -150,11 +137,7 @@ impl<S: Staged> Draw<S> {
             let Some(larger) = larger else { break };
             leaves.top = larger;
         }
-        Operation::Limit {
-            from,
-            bytes,
-            leaves,
-        }
+        Operation::on((from, bytes), Does::Limit(leaves))
     }
 
     /// A place near one of the ends or the middle of the space, and bytes.
@@ -275,17 +258,15 @@ impl<S: Staged> Draw<S> {
                 mostly
             };
             steps.push(match which {
-                0 => Operation::Unmap {
-                    from: at,
-                    bytes: page,
-                    empty: random.of(&[EmptyTables::Free, EmptyTables::Keep]),
-                },
-                1 => Operation::Protect {
-                    from: at,
-                    bytes: page,
-                    change: S::change(random),
-                    holes: random.of(&[Holes::Refuse, Holes::Skip]),
-                },
+                0 => {
+                    let empty = random.of(&[EmptyTables::Free, EmptyTables::Keep]);
+                    Operation::on((at, page), Does::Unmap(empty))
+                }
+                1 => {
+                    let change = S::change(random);
+                    let holes = random.of(&[Holes::Refuse, Holes::Skip]);
+                    Operation::on((at, page), Does::Protect(change, holes))
+                }
                 _ => {
                     let piece = if random.once_in(8) {
                         self.piece(random, (at, page))

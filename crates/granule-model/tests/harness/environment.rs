@@ -14,7 +14,6 @@ pub(crate) trait Gate {
     /// From now on it is this CPU.
     fn on(&self, cpu: u32);
     fn event(&self, kind: Event);
-    /// Returns the descriptor at an address.
     fn descriptor(&self, address: u64) -> u64;
     /// Stores by the event `store` to `address`, and returns the descriptor of just before: nothing comes
     /// between the two.
@@ -50,11 +49,7 @@ pub(crate) fn turn_on(
     let write = |register, value| Event::System(register, value);
     let (op, bytes) = (System::DC_CIVAC, geometry.page_size().bytes());
     let address = root.0;
-    world.event(Event::Lines {
-        instruction: op,
-        start: address,
-        bytes,
-    });
+    world.event(Event::lines(op, address, bytes));
     world.event(Event::Barrier(Barrier::DSB_SY));
     for cpu in 0..cpus {
         world.on(cpu);

@@ -15,7 +15,6 @@ const OPERATIONS: u64 = 30_000;
 /// Operations after which a run goes on with an empty tree on a new machine.
 const PER_MACHINE: u64 = 200;
 
-/// `operations` of them on machines of `shape`.
 fn run<P: Page, S: Staged>(shape: Shape, seed: u64, operations: u64, total: &mut Done) {
     let mut left = operations;
     let mut machine = 0;

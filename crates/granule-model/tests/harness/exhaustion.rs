@@ -4,7 +4,7 @@
 
 use crate::bench::Bench;
 use crate::draw::Draw;
-use crate::operation::Operation;
+use crate::operation::{Does, Operation};
 use crate::random::{Random, from_environment};
 use crate::reference::Reference;
 use crate::shape::Shape;
@@ -28,9 +28,8 @@ fn given_out<P: Page, S: Staged>(bench: &Bench<P, S>) -> u64 {
 
 fn unmaps<S: Staged>(operation: &Operation<S>) -> bool {
     match operation {
-        Operation::Unmap { .. } => true,
         Operation::Cursor(steps) => steps.iter().any(unmaps),
-        _ => false,
+        _ => matches!(operation.does(), Some(Does::Unmap(_))),
     }
 }
 

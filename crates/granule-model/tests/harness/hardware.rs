@@ -4,7 +4,7 @@
 use crate::bench::Bench;
 use crate::leaves::OfLeaves;
 use crate::machine::Meanwhile;
-use crate::operation::Operation;
+use crate::operation::{Does, Operation};
 use crate::random::Random;
 use crate::stage::Staged;
 use granule::arch::{Descriptor, Geometry, Kind, Level, Page, PhysicalAddress, Regime};
@@ -77,7 +77,6 @@ impl Leaf {
     }
 }
 
-/// The leaf of an offset.
 fn leaf(model: &Model, geometry: &Geometry, root: PhysicalAddress, offset: u64) -> Option<Leaf> {
     let size = geometry.page_size();
     let (mut table, mut level) = (root, geometry.start_level());
@@ -198,37 +197,31 @@ impl Notes {
     }
 }
 
-/// Whether the operation may clear a note.
 fn clears<S: Staged>(operation: &Operation<S>, note: Note, geometry: &Geometry) -> bool {
     let (from, to) = operation.range(geometry);
     if note.offset < from || to <= note.offset {
         return false;
     }
-    match operation {
-        Operation::Unmap { .. } => true,
+    if let Operation::Cursor(steps) = operation {
+        return steps.iter().any(|step| clears(step, note, geometry));
+    }
+    match operation.does() {
+        Some(Does::Unmap(_)) => true,
         // The dirty modifier goes too.
-        Operation::Protect { change, .. } => note.dirty && S::write_protects(change),
-        Operation::OfLeaves { does, .. } => match does {
-            OfLeaves::Modify(change, _) if note.dirty => change.dirty == Some(false),
-            OfLeaves::Modify(change, _) => change.accessed == Some(false),
-            OfLeaves::Harvest { .. } => false,
-        },
-        Operation::Cursor(steps) => steps.iter().any(|step| clears(step, note, geometry)),
+        Some(Does::Protect(change, _)) => note.dirty && S::write_protects(change),
+        Some(Does::Leaves(OfLeaves::Modify(change, _))) if note.dirty => {
+            change.dirty == Some(false)
+        }
+        Some(Does::Leaves(OfLeaves::Modify(change, _))) => change.accessed == Some(false),
         _ => false,
     }
 }
 
-/// Whether the operation harvests such notes.
 const fn harvests<S: Staged>(operation: &Operation<S>, note: Note) -> bool {
-    let Operation::OfLeaves {
-        does: OfLeaves::Harvest { what, .. },
-        ..
-    } = operation
-    else {
-        return false;
-    };
-    match what {
-        Harvest::Dirty => note.dirty,
-        _ => !note.dirty,
+    match operation.does() {
+        Some(Does::Leaves(OfLeaves::Harvest { what, .. })) => {
+            note.dirty == matches!(what, Harvest::Dirty)
+        }
+        _ => false,
     }
 }

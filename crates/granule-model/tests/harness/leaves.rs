@@ -51,11 +51,10 @@ pub(crate) enum OfLeaves<S: Staged = Stage1> {
 }
 
 /// Whether a leaf's access flag is set, or whether it is dirty.
-fn is_noted<S: Staged>(what: Harvest, mut attributes: S::Attributes) -> bool {
-    let parts = S::parts(&mut attributes);
+fn is_noted<S: Staged>(what: Harvest, attributes: S::Attributes) -> bool {
     match what {
-        Harvest::Accessed { .. } => *parts.accessed,
-        _ => *parts.dirty_modifier && *parts.writable,
+        Harvest::Accessed { .. } => S::accessed(&attributes),
+        _ => S::dirty_state(&attributes) == Some(true),
     }
 }
 

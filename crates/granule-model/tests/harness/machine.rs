@@ -179,7 +179,6 @@ impl Pages {
         Self::from(world, bytes, TABLES)
     }
 
-    /// Pages from `next` on.
     pub(crate) fn from(world: &Shared, bytes: u64, next: u64) -> SharedPages {
         Rc::new(RefCell::new(Self {
             world: Rc::clone(world),
@@ -230,10 +229,7 @@ impl Pages {
         let count = run.count as u64;
         let mut world = self.world.borrow_mut();
         world.tables += count;
-        world.event(Event::Obtained {
-            start: run.first.0,
-            bytes: count * self.bytes,
-        });
+        world.event(Event::obtained(run.first.0, count * self.bytes));
         Some(run)
     }
 
@@ -244,10 +240,7 @@ impl Pages {
         self.next = first + bytes;
         let mut world = self.world.borrow_mut();
         world.tables += count as u64;
-        world.event(Event::Obtained {
-            start: first,
-            bytes,
-        });
+        world.event(Event::obtained(first, bytes));
         Some(PhysicalAddress(first))
     }
 
@@ -256,9 +249,6 @@ impl Pages {
         self.free.push(table.address().0);
         let mut world = self.world.borrow_mut();
         world.tables -= 1;
-        world.event(Event::Freed {
-            start: table.address().0,
-            bytes: self.bytes,
-        });
+        world.event(Event::freed(table.address().0, self.bytes));
     }
 }

@@ -22,7 +22,6 @@ mod leaves;
 mod linear;
 mod machine;
 mod operation;
-mod plain;
 mod planted;
 mod random;
 mod reference;

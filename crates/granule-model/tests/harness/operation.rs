@@ -6,10 +6,11 @@ use crate::leaves::OfLeaves;
 use crate::machine::machine;
 use crate::reference::{Reference, Stretch};
 use crate::stage::Staged;
-use granule::arch::{Geometry, Page, PhysicalAddress, VirtualAddress};
+use granule::arch::{Geometry, Kind, Page, PhysicalAddress, VirtualAddress};
 use granule::table::{
     EmptyTables, FrameRun, Frames, Holes, Leaves, Piece, Stage1, TableError, Visit, lock_free,
 };
+use granule_testing::walk::Arch;
 
 #[derive(Clone, Debug)]
 pub(crate) enum Operation<S: Staged = Stage1> {
@@ -23,52 +24,29 @@ pub(crate) enum Operation<S: Staged = Stage1> {
         attributes: S::Attributes,
         leaves: Leaves,
     },
-    OfLeaves {
-        from: u64,
-        bytes: u64,
-        does: OfLeaves<S>,
-    },
     /// Operations of one page each, with one cursor.
     Cursor(Vec<Operation<S>>),
-    Unmap {
+    /// Something is done to a range.
+    On {
         from: u64,
         bytes: u64,
-        empty: EmptyTables,
-    },
-    Protect {
-        from: u64,
-        bytes: u64,
-        change: S::PermissionChange,
-        holes: Holes,
-    },
-    SetInvalid {
-        from: u64,
-        bytes: u64,
-    },
-    SetValid {
-        from: u64,
-        bytes: u64,
-    },
-    Merge {
-        from: u64,
-        bytes: u64,
-        leaves: Leaves,
-    },
-    Limit {
-        from: u64,
-        bytes: u64,
-        leaves: Leaves,
-    },
-    LockFreeSetValid {
-        from: u64,
-        bytes: u64,
-        valid: bool,
-    },
-    Visit {
-        from: u64,
-        bytes: u64,
+        does: Does<S>,
     },
     VisitRuns,
+}
+
+/// The operations on a range.
+#[derive(Clone, Debug)]
+pub(crate) enum Does<S: Staged = Stage1> {
+    Leaves(OfLeaves<S>),
+    Unmap(EmptyTables),
+    Protect(S::PermissionChange, Holes),
+    SetInvalid,
+    SetValid,
+    Merge(Leaves),
+    Limit(Leaves),
+    LockFreeSetValid(bool),
+    Visit,
 }
 
 impl Operation {
@@ -93,25 +71,37 @@ impl Operation {
 }
 
 impl<S: Staged> Operation<S> {
+    pub(crate) const fn on((from, bytes): (u64, u64), does: Does<S>) -> Self {
+        Self::On { from, bytes, does }
+    }
+
+    /// The operation on a range, if it is one.
+    pub(crate) const fn does(&self) -> Option<&Does<S>> {
+        match self {
+            Self::On { does, .. } => Some(does),
+            _ => None,
+        }
+    }
+
     pub(crate) const fn name(&self) -> &'static str {
         Operation::NAMES[match self {
             Self::Map(_) => 0,
             Self::MapPieces(_) => 1,
-            Self::Unmap { empty, .. } => match empty {
-                EmptyTables::Free => 2,
-                EmptyTables::Keep => 14,
-            },
-            Self::Protect { .. } => 3,
-            Self::SetInvalid { .. } => 4,
-            Self::SetValid { .. } => 5,
-            Self::Merge { .. } => 6,
-            Self::Limit { .. } => 7,
-            Self::LockFreeSetValid { .. } => 8,
-            Self::Visit { .. } => 9,
             Self::VisitRuns => 10,
             Self::MapFrames { .. } => 11,
-            Self::OfLeaves { does, .. } => return does.name(),
             Self::Cursor(_) => 15,
+            Self::On { does, .. } => match does {
+                Does::Leaves(does) => return does.name(),
+                Does::Unmap(EmptyTables::Free) => 2,
+                Does::Unmap(EmptyTables::Keep) => 14,
+                Does::Protect(..) => 3,
+                Does::SetInvalid => 4,
+                Does::SetValid => 5,
+                Does::Merge(_) => 6,
+                Does::Limit(_) => 7,
+                Does::LockFreeSetValid(_) => 8,
+                Does::Visit => 9,
+            },
         }]
     }
 
@@ -140,15 +130,7 @@ impl<S: Staged> Operation<S> {
                 let to = ranges().map(|(_, to)| to).max();
                 (from.unwrap_or(0), to.unwrap_or(0))
             }
-            Self::Unmap { from, bytes, .. }
-            | Self::OfLeaves { from, bytes, .. }
-            | Self::Protect { from, bytes, .. }
-            | Self::SetInvalid { from, bytes }
-            | Self::SetValid { from, bytes }
-            | Self::Merge { from, bytes, .. }
-            | Self::Limit { from, bytes, .. }
-            | Self::LockFreeSetValid { from, bytes, .. }
-            | Self::Visit { from, bytes } => (*from, from + bytes),
+            Self::On { from, bytes, .. } => (*from, from + bytes),
             Self::VisitRuns => (0, geometry.span()),
         }
     }
@@ -156,15 +138,16 @@ impl<S: Staged> Operation<S> {
     /// Does it to the reference.
     pub(crate) fn apply(&self, geometry: &Geometry, reference: &mut Reference<S>) {
         let (from, to) = self.range(geometry);
+        let arch = Arch::of(geometry);
+        let stretch = |output: PhysicalAddress, bytes, attributes| Stretch {
+            present_invalid: false,
+            bytes,
+            output: output.0,
+            attributes: S::as_decoded(attributes, &arch),
+        };
         let mut map = |piece: &Piece<S::Input, S::Attributes>| {
-            let stretch = Stretch {
-                present_invalid: false,
-                bytes: piece.bytes,
-                output: piece.output.0,
-                attributes: S::as_kept(geometry, piece.attributes),
-            };
-            let start = S::address(piece.start).0;
-            reference.map(start.wrapping_sub(geometry.base().0), stretch);
+            let start = S::address(piece.start).0.wrapping_sub(geometry.base().0);
+            reference.map(start, stretch(piece.output, piece.bytes, piece.attributes));
         };
         match self {
             Self::Map(piece) => map(piece),
@@ -174,34 +157,35 @@ impl<S: Staged> Operation<S> {
             } => {
                 let mut at = from;
                 for run in frames {
-                    let stretch = Stretch {
-                        present_invalid: false,
-                        bytes: run.count * geometry.page_size().bytes(),
-                        output: run.first.0,
-                        attributes: S::as_kept(geometry, *attributes),
-                    };
-                    reference.map(at, stretch);
-                    at += stretch.bytes;
+                    let bytes = run.count * geometry.page_size().bytes();
+                    reference.map(at, stretch(run.first, bytes, *attributes));
+                    at += bytes;
                 }
             }
-            Self::OfLeaves { does, .. } => does.apply(geometry, reference, (from, to)),
-            Self::Unmap { .. } => reference.unmap(from, to),
-            Self::Protect { change, .. } => reference.change(geometry, (from, to), |attributes| {
-                S::changed(attributes, change)
-            }),
             // Each step may fail by itself, and performing them finds out.
-            Self::Cursor(_) => {}
-            Self::SetInvalid { .. } => reference.set_invalid(from, to, true),
-            Self::SetValid { .. } => reference.set_invalid(from, to, false),
-            Self::LockFreeSetValid { valid, .. } => reference.set_invalid(from, to, !valid),
-            Self::Merge { .. } | Self::Limit { .. } | Self::Visit { .. } | Self::VisitRuns => {}
+            Self::Cursor(_) | Self::VisitRuns => {}
+            Self::On { does, .. } => match does {
+                Does::Leaves(does) => does.apply(geometry, reference, (from, to)),
+                Does::Unmap(_) => reference.unmap(from, to),
+                Does::Protect(change, _) => {
+                    reference.change(geometry, (from, to), |one| S::changed(one, change, &arch))
+                }
+                Does::SetInvalid => reference.set_invalid(from, to, true),
+                Does::SetValid => reference.set_invalid(from, to, false),
+                Does::LockFreeSetValid(valid) => reference.set_invalid(from, to, !valid),
+                Does::Merge(_) | Does::Limit(_) | Does::Visit => {}
+            },
         }
     }
 
     /// Reads from the tables what the reference does not contain.
     pub(crate) fn look<P: Page>(&mut self, bench: &Bench<P, S>) {
         let range = self.range(&bench.geometry);
-        if let Self::OfLeaves { does, .. } = self {
+        if let Self::On {
+            does: Does::Leaves(does),
+            ..
+        } = self
+        {
             does.look(bench, range);
         }
     }
@@ -244,81 +228,12 @@ impl<S: Staged> Operation<S> {
                 };
                 tables.map_frames(address(*from), frames, *attributes, *leaves)
             }
-            Self::OfLeaves { from, bytes, does } => {
-                does.perform(bench, reference, (*from, from + bytes))
-            }
             Self::Cursor(steps) => cursor::perform(steps, bench, reference),
-            &Self::Unmap { from, bytes, empty } => match empty {
-                EmptyTables::Free => tables.unmap(address(from), bytes),
-                EmptyTables::Keep => {
-                    let before = bench.world.borrow().tables;
-                    let unmapped = tables.unmap_keeping_tables(address(from), bytes);
-                    // A block that is split adds tables.
-                    let kept = bench.world.borrow().tables >= before;
-                    assert!(kept, "tables that are to be kept were freed");
-                    unmapped
-                }
-            },
-            Self::Protect {
-                from,
-                bytes,
-                change,
-                holes,
-            } => tables.protect(address(*from), *bytes, *change, *holes),
-            &Self::SetInvalid { from, bytes } => tables.set_invalid(address(from), bytes),
-            &Self::SetValid { from, bytes } => tables.set_valid(address(from), bytes),
-            &Self::Merge {
-                from,
-                bytes,
-                leaves,
-            } => tables.merge(address(from), bytes, leaves).map(|_| ()),
-            &Self::Limit {
-                from,
-                bytes,
-                leaves,
-            } => {
-                let before = bench.world.borrow().tables;
-                let added = tables.limit_leaves(address(from), bytes, leaves)?;
-                assert_eq!(bench.world.borrow().tables, before + added as u64);
-                tables.visit(address(from), bytes, |entry| {
-                    let grouped = entry.descriptor.is_contiguous() && !leaves.contiguous;
-                    let large = entry.level < leaves.top || grouped;
-                    let leaf = entry.kind == granule::arch::Kind::Leaf;
-                    assert!(!(leaf && large), "{entry:?} is larger than {leaves:?}");
-                    Visit::EVERYTHING
-                })?;
-                Ok(())
-            }
-            &Self::LockFreeSetValid { from, bytes, valid } => {
-                let can = capabilities(&bench.shape);
-                let machine = machine(&bench.world, P::SIZE, can);
-                let root = tables.root_table();
-                let at = VirtualAddress(base.wrapping_add(from));
-                assert!(S::LOCK_FREE, "stage 2 has no operation without the lock");
-                // SAFETY: the bench's own tree, in the model's memory, which nothing else is
-                // changing; nothing uses present-invalid pages but to see it fault.
-                unsafe {
-                    lock_free::set_valid::<P, _>(root, bench.geometry, machine, at, bytes, valid)
-                }
-            }
-            &Self::Visit { from, bytes } => {
-                let mut last = None;
-                tables.visit(address(from), bytes, |entry| {
-                    if entry.kind == granule::arch::Kind::Leaf {
-                        assert!(last < Some(entry.start), "{} comes late", entry.start);
-                        last = Some(entry.start);
-                        let offset = S::address(entry.start).0.wrapping_sub(base);
-                        let output = reference.at(offset).map(|(output, _)| output);
-                        assert_eq!(output, Some(entry.output.0), "{}", entry.start);
-                    }
-                    Visit::EVERYTHING
-                })?;
-                Ok(())
-            }
+            Self::On { from, bytes, does } => does.perform((*from, *bytes), bench, reference),
             Self::VisitRuns => {
                 let mut bytes = 0;
                 tables.visit_runs(|entry| {
-                    if entry.kind == granule::arch::Kind::Leaf {
+                    if entry.kind == Kind::Leaf {
                         let run = entry.bytes * entry.count as u64;
                         bytes += run;
                         let offset = S::address(entry.start).0.wrapping_sub(base);
@@ -331,6 +246,74 @@ impl<S: Staged> Operation<S> {
                     Visit::EVERYTHING
                 });
                 assert_eq!(bytes, reference.bytes(), "bytes visited");
+                Ok(())
+            }
+        }
+    }
+}
+
+impl<S: Staged> Does<S> {
+    fn perform<P: Page>(
+        &self,
+        (from, bytes): (u64, u64),
+        bench: &mut Bench<P, S>,
+        reference: &Reference<S>,
+    ) -> Result<(), TableError> {
+        let base = bench.geometry.base().0;
+        let at = S::at(base.wrapping_add(from));
+        let tables = &mut bench.tables;
+        match *self {
+            Self::Leaves(ref does) => does.perform(bench, reference, (from, from + bytes)),
+            Self::Unmap(EmptyTables::Free) => tables.unmap(at, bytes),
+            Self::Unmap(EmptyTables::Keep) => {
+                let before = bench.world.borrow().tables;
+                let unmapped = tables.unmap_keeping_tables(at, bytes);
+                // A block that is split adds tables.
+                let kept = bench.world.borrow().tables >= before;
+                assert!(kept, "tables that are to be kept were freed");
+                unmapped
+            }
+            Self::Protect(change, holes) => tables.protect(at, bytes, change, holes),
+            Self::SetInvalid => tables.set_invalid(at, bytes),
+            Self::SetValid => tables.set_valid(at, bytes),
+            Self::Merge(leaves) => tables.merge(at, bytes, leaves).map(|_| ()),
+            Self::Limit(leaves) => {
+                let before = bench.world.borrow().tables;
+                let added = tables.limit_leaves(at, bytes, leaves)?;
+                assert_eq!(bench.world.borrow().tables, before + added as u64);
+                tables.visit(at, bytes, |entry| {
+                    let grouped = entry.descriptor.is_contiguous() && !leaves.contiguous;
+                    let large = entry.level < leaves.top || grouped;
+                    let leaf = entry.kind == Kind::Leaf;
+                    assert!(!(leaf && large), "{entry:?} is larger than {leaves:?}");
+                    Visit::EVERYTHING
+                })?;
+                Ok(())
+            }
+            Self::LockFreeSetValid(valid) => {
+                let can = capabilities(&bench.shape);
+                let machine = machine(&bench.world, P::SIZE, can);
+                let root = tables.root_table();
+                let at = VirtualAddress(base.wrapping_add(from));
+                assert!(S::LOCK_FREE, "stage 2 has no operation without the lock");
+                // SAFETY: the bench's own tree, in the model's memory, which nothing else is
+                // changing; nothing uses present-invalid pages but to see it fault.
+                unsafe {
+                    lock_free::set_valid::<P, _>(root, bench.geometry, machine, at, bytes, valid)
+                }
+            }
+            Self::Visit => {
+                let mut last = None;
+                tables.visit(at, bytes, |entry| {
+                    if entry.kind == Kind::Leaf {
+                        assert!(last < Some(entry.start), "{} comes late", entry.start);
+                        last = Some(entry.start);
+                        let offset = S::address(entry.start).0.wrapping_sub(base);
+                        let output = reference.at(offset).map(|(output, _)| output);
+                        assert_eq!(output, Some(entry.output.0), "{}", entry.start);
+                    }
+                    Visit::EVERYTHING
+                })?;
                 Ok(())
             }
         }

@@ -24,7 +24,6 @@ impl Random {
         (self.next() >> 8) % most
     }
 
-    /// Once in `times`.
     pub(crate) const fn once_in(&mut self, times: u64) -> bool {
         self.below(times) == 0
     }

@@ -4,6 +4,7 @@ use crate::stage::Staged;
 use granule::arch::{Geometry, OutputFormat, Shareability};
 use granule::table::Stage1;
 use granule_model::{Access, AccessKind, FaultKind, Outcome, Translation};
+use granule_testing::walk::Arch;
 use std::collections::BTreeMap;
 
 /// Addresses mapped alike.
@@ -81,7 +82,6 @@ impl<S: Staged> Reference<S> {
         Some(stretch.output + inside)
     }
 
-    /// Returns the address and the attributes of `offset`.
     pub(crate) fn at(&self, offset: u64) -> Option<(u64, S::Attributes)> {
         let (inside, stretch) = self.stretch(offset)?;
         let attributes = self.known(stretch.attributes);
@@ -198,8 +198,9 @@ impl<S: Staged> Reference<S> {
     ) {
         self.cut(from);
         self.cut(to);
+        let arch = Arch::of(geometry);
         for (_, stretch) in self.stretches.range_mut(from..to) {
-            stretch.attributes = S::as_kept(geometry, change(stretch.attributes));
+            stretch.attributes = S::as_decoded(change(stretch.attributes), &arch);
         }
     }
 
@@ -211,7 +212,6 @@ impl<S: Staged> Reference<S> {
         }
     }
 
-    /// Returns the expected outcome of an access to `offset`.
     pub(crate) fn outcome(&self, geometry: &Geometry, offset: u64, access: Access) -> Outcome {
         let Some((address, attributes)) = self.at(offset) else {
             return Outcome::Fault(FaultKind::Translation);

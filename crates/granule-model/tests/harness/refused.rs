@@ -1,12 +1,13 @@
 //! Checks whether an operation was refused as the reference requires. An operation that is refused
 //! for no reason would pass every other check.
 
-use crate::operation::Operation;
+use crate::operation::{Does, Operation};
 use crate::reference::Reference;
 use crate::stage::Staged;
 use granule::arch::bbm::BbmLevel;
 use granule::arch::{Geometry, VirtualAddress};
 use granule::table::{Holes, TableError};
+use granule_testing::walk::Arch;
 
 impl<S: Staged> Operation<S> {
     /// Whether the reference agrees that it fails, and why.
@@ -28,16 +29,16 @@ impl<S: Staged> Operation<S> {
             _ => None,
         };
         // A protect that changes nothing looks at nothing.
-        let hole = || match self {
-            Self::Protect {
-                holes: Holes::Refuse,
-                change,
-                ..
-            } if !S::changes_nothing(change) => reference.first_hole(from, to),
-            Self::SetInvalid { .. } | Self::SetValid { .. } | Self::LockFreeSetValid { .. } => {
+        let hole = || match self.does() {
+            Some(Does::Protect(change, Holes::Refuse))
+                if !S::changes_nothing(change, &Arch::of(geometry)) =>
+            {
                 reference.first_hole(from, to)
             }
-            Self::OfLeaves { does, .. } if does.refuses_holes() => reference.first_hole(from, to),
+            Some(Does::SetInvalid | Does::SetValid | Does::LockFreeSetValid(_)) => {
+                reference.first_hole(from, to)
+            }
+            Some(Does::Leaves(does)) if does.refuses_holes() => reference.first_hole(from, to),
             _ => None,
         };
         match result {
@@ -57,16 +58,16 @@ impl<S: Staged> Operation<S> {
                 leaf_bytes,
                 takes,
             }) => {
-                let reason = match self {
+                let reason = match self.does() {
                     // Splits nothing, whatever the CPUs allow.
-                    Self::LockFreeSetValid { .. } => takes > BbmLevel::Level0,
+                    Some(Does::LockFreeSetValid(_)) => takes > BbmLevel::Level0,
                     _ => u32::from(bbm_level) < takes as u32,
                 };
                 assert!(reason, "refused for no reason");
                 let (edge, leaf) = (offset(edge), offset(leaf));
-                let in_range = match self {
+                let in_range = match self.does() {
                     // Whole leaves become smaller, or would have to, wherever the range ends.
-                    Self::Limit { .. } | Self::LockFreeSetValid { .. } => {
+                    Some(Does::Limit(_) | Does::LockFreeSetValid(_)) => {
                         leaf < to && from < leaf + leaf_bytes
                     }
                     _ => edge == from || edge == to,

@@ -12,7 +12,7 @@ use crate::draw::Draw;
 use crate::hardware::Notes;
 use crate::leaves::OfLeaves;
 use crate::machine::Tap;
-use crate::operation::Operation;
+use crate::operation::{Does, Operation};
 use crate::random::Random;
 use crate::reference::Reference;
 use crate::shape::{Shape, units};
@@ -103,13 +103,9 @@ fn breaks<S: Staged>(
     before: Option<(u64, S::Attributes)>,
     after: Option<(u64, S::Attributes)>,
 ) -> bool {
-    let Operation::OfLeaves {
-        does: OfLeaves::Modify(..),
-        ..
-    } = operation
-    else {
+    if !matches!(operation.does(), Some(Does::Leaves(OfLeaves::Modify(..)))) {
         return false;
-    };
+    }
     let memory = |(_, mut one): (u64, S::Attributes)| {
         let parts = S::parts(&mut one);
         (*parts.memory, *parts.shareability)
@@ -198,14 +194,11 @@ impl<P: Page, S: Staged> Run<P, S> {
         let bbm_level = self.bench.shape.bbm_level;
         operation.check_result(&geometry, bbm_level, &self.reference, result);
         let now = self.bench.world.borrow().tables;
-        match operation {
-            Operation::Protect { .. }
-            | Operation::SetInvalid { .. }
-            | Operation::Limit { .. }
-            | Operation::OfLeaves { .. } => {
+        match operation.does() {
+            Some(Does::Protect(..) | Does::SetInvalid | Does::Limit(_) | Does::Leaves(_)) => {
                 self.done.split += u64::from(now > tables);
             }
-            Operation::Merge { .. } => self.done.merged += u64::from(now < tables),
+            Some(Does::Merge(_)) => self.done.merged += u64::from(now < tables),
             _ => {}
         }
         {
@@ -300,11 +293,7 @@ impl<P: Page, S: Staged> Run<P, S> {
             if let (AccessKind::Write, Outcome::Memory(to)) = (access.kind, expected) {
                 let (op, address, bytes) = (System::DC_CIVAC, to.address, 1);
                 for kind in [
-                    Event::Lines {
-                        instruction: op,
-                        start: address,
-                        bytes,
-                    },
+                    Event::lines(op, address, bytes),
                     Event::Barrier(Barrier::DSB_SY),
                 ] {
                     assert_eq!(world.model.event(cpu, kind), Ok(()));

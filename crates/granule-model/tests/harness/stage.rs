@@ -7,14 +7,13 @@ use crate::random::Random;
 use crate::shape::Shape;
 use granule::arch::registers::{Mair, Ttbr};
 use granule::arch::{
-    Attributes, Execute, Geometry, MemoryType, OutputFormat, Page, Permissions, PhysicalAddress,
-    Regime, Shareability, Stage2Attributes, Stage2Geometry, Stage2Memory, Stage2Permissions,
-    Translation, VaRange, VirtualAddress, Vtcr, Vttbr,
+    Attributes, Execute, Geometry, MemoryType, Page, Permissions, PhysicalAddress, Regime,
+    Shareability, Stage2Attributes, Stage2Geometry, Stage2Memory, Stage2Permissions, Translation,
+    VaRange, Vtcr, Vttbr,
 };
-use granule::table::{
-    PageTables, PermissionChange, Stage, Stage1, Stage2, Stage2PermissionChange, TableEnvironment,
-};
+use granule::table::{PermissionChange, Stage1, Stage2, Stage2PermissionChange};
 use granule_model::{Barrier, Event, Rights, System};
+use granule_testing::stage::TestStage;
 
 /// The number of the guest.
 pub(crate) const VMID: u16 = 0x2a;
@@ -28,46 +27,24 @@ pub(crate) struct Given {
     pub(crate) user: Rights,
 }
 
-/// The parts of attributes that other operations than those of permissions change too.
-pub(crate) struct Parts<'a, M> {
-    pub(crate) memory: &'a mut M,
-    pub(crate) shareability: &'a mut Shareability,
-    pub(crate) accessed: &'a mut bool,
-    pub(crate) writable: &'a mut bool,
-    pub(crate) dirty_modifier: &'a mut bool,
-}
-
 /// A stage that the harness supports.
-pub(crate) trait Staged: Stage + Default + PartialEq {
-    /// The kind of memory.
-    type Memory: Copy + std::fmt::Debug + PartialEq;
+pub(crate) trait Staged: TestStage + Default + PartialEq {
     /// The regime of accesses to what the tables translate.
     const REGIME: granule_model::Regime;
     /// Whether there are operations without the lock.
     const LOCK_FREE: bool;
 
     fn geometry<P: Page>(shape: &Shape) -> Self::Geometry;
-    fn set_asid<P: Page, E: TableEnvironment>(tables: &mut PageTables<P, E, Self>, shape: &Shape);
     /// Cleans the root and makes every CPU walk it.
     fn turn_on(world: &Shared, shape: &Shape, geometry: &Self::Geometry, root: u64);
     fn attributes(random: &mut Random, global: bool) -> Self::Attributes;
     /// Kinds of memory to change to. Mostly the usual one, so that some leaves have it already.
     fn memory(random: &mut Random) -> Self::Memory;
-    fn parts(attributes: &mut Self::Attributes) -> Parts<'_, Self::Memory>;
     fn change(random: &mut Random) -> Self::PermissionChange;
     /// Whether a change takes the right to write, and with it the dirty modifier.
     fn write_protects(change: &Self::PermissionChange) -> bool;
-    /// Whether a change names no permission.
-    fn changes_nothing(change: &Self::PermissionChange) -> bool;
-    fn changed(attributes: Self::Attributes, change: &Self::PermissionChange) -> Self::Attributes;
-    /// Returns the part of attributes that a descriptor can encode.
-    fn as_kept(geometry: &Geometry, attributes: Self::Attributes) -> Self::Attributes;
     /// Returns the result of an access, and the shareability; `None` while the access flag is clear.
     fn given(attributes: &Self::Attributes) -> Option<(Given, Shareability)>;
-
-    fn at(address: u64) -> Self::Input {
-        Self::input(VirtualAddress(address))
-    }
 }
 
 /// Mostly inner shareable.
@@ -80,17 +57,11 @@ fn shareability(random: &mut Random) -> Shareability {
 }
 
 impl Staged for Stage1 {
-    type Memory = MemoryType;
     const REGIME: granule_model::Regime = granule_model::Regime::El10;
     const LOCK_FREE: bool = true;
 
     fn geometry<P: Page>(shape: &Shape) -> Geometry {
         shape.geometry::<P>()
-    }
-
-    fn set_asid<P: Page, E: TableEnvironment>(tables: &mut PageTables<P, E>, shape: &Shape) {
-        // SAFETY: the tables have no global leaf with an ASID.
-        unsafe { tables.set_asid(shape.asid) };
     }
 
     fn turn_on(world: &Shared, shape: &Shape, geometry: &Geometry, root: u64) {
@@ -142,16 +113,6 @@ impl Staged for Stage1 {
         ])
     }
 
-    fn parts(attributes: &mut Attributes) -> Parts<'_, MemoryType> {
-        Parts {
-            memory: &mut attributes.memory,
-            shareability: &mut attributes.shareability,
-            accessed: &mut attributes.accessed,
-            writable: &mut attributes.permissions.writable,
-            dirty_modifier: &mut attributes.permissions.dirty_modifier,
-        }
-    }
-
     fn write_protects(change: &PermissionChange) -> bool {
         change.writable == Some(false)
     }
@@ -177,36 +138,6 @@ impl Staged for Stage1 {
         change.guarded = random.maybe();
         change.software = random.once_in(4).then(|| random.below(256) as u8);
         change
-    }
-
-    fn changes_nothing(change: &PermissionChange) -> bool {
-        *change == PermissionChange::NONE
-    }
-
-    fn changed(mut attributes: Attributes, change: &PermissionChange) -> Attributes {
-        let permissions = &mut attributes.permissions;
-        let set = |bit: &mut bool, to: Option<bool>| *bit = to.unwrap_or(*bit);
-        set(&mut permissions.writable, change.writable);
-        set(&mut permissions.user, change.user);
-        set(
-            &mut permissions.privileged_execute,
-            change.privileged_execute,
-        );
-        set(&mut permissions.user_execute, change.user_execute);
-        set(&mut permissions.guarded, change.guarded);
-        if change.writable == Some(false) {
-            permissions.dirty_modifier = false;
-        }
-        permissions.software = change.software.unwrap_or(permissions.software) & 0b1111;
-        attributes
-    }
-
-    fn as_kept(geometry: &Geometry, mut attributes: Attributes) -> Attributes {
-        attributes.permissions.software &= 0b1111;
-        if geometry.format() == OutputFormat::Lpa2 {
-            attributes.shareability = Shareability::Inner;
-        }
-        attributes
     }
 
     fn given(attributes: &Attributes) -> Option<(Given, Shareability)> {
@@ -236,7 +167,6 @@ impl Staged for Stage1 {
 }
 
 impl Staged for Stage2 {
-    type Memory = Stage2Memory;
     const REGIME: granule_model::Regime = granule_model::Regime::Stage2;
     const LOCK_FREE: bool = false;
 
@@ -247,38 +177,24 @@ impl Staged for Stage2 {
         }
     }
 
-    fn set_asid<P: Page, E: TableEnvironment>(
-        _tables: &mut PageTables<P, E, Self>,
-        _shape: &Shape,
-    ) {
-    }
-
     /// Turns the MMU of the hypervisor on, which walks an empty tree of its own, and makes every CPU
     /// run the guest.
     fn turn_on(world: &Shared, shape: &Shape, geometry: &Stage2Geometry, root: u64) {
         let features = shape.features();
         let page = geometry.shape().page_size().bytes();
         let event = |kind| world.borrow_mut().event(kind);
-        event(Event::Obtained {
-            start: HOST,
-            bytes: page,
-        });
-        event(Event::Store {
-            address: HOST,
-            count: geometry.shape().page_size().entries() as u32,
-            descriptor: 0,
-            step: 0,
-            visibility: granule_model::Visibility::Live,
-        });
+        event(Event::obtained(HOST, page));
+        event(Event::fill(
+            HOST,
+            geometry.shape().page_size().entries() as u32,
+            0,
+            0,
+        ));
         for (start, bytes) in [
             (HOST, page),
             (root, geometry.shape().root_tables() as u64 * page),
         ] {
-            event(Event::Lines {
-                instruction: System::DC_CIVAC,
-                start,
-                bytes,
-            });
+            event(Event::lines(System::DC_CIVAC, start, bytes));
         }
         event(Event::Barrier(Barrier::DSB_SY));
         let host = Geometry::new(
@@ -363,16 +279,6 @@ impl Staged for Stage2 {
         ])
     }
 
-    fn parts(attributes: &mut Stage2Attributes) -> Parts<'_, Stage2Memory> {
-        Parts {
-            memory: &mut attributes.memory,
-            shareability: &mut attributes.shareability,
-            accessed: &mut attributes.accessed,
-            writable: &mut attributes.permissions.writable,
-            dirty_modifier: &mut attributes.permissions.dirty_modifier,
-        }
-    }
-
     fn write_protects(change: &Stage2PermissionChange) -> bool {
         change.writable == Some(false)
     }
@@ -393,38 +299,6 @@ impl Staged for Stage2 {
         change.execute = random.either().then(|| execute(random));
         change.software = random.once_in(4).then(|| random.below(256) as u8);
         change
-    }
-
-    fn changes_nothing(change: &Stage2PermissionChange) -> bool {
-        *change == Stage2PermissionChange::NONE
-    }
-
-    fn changed(
-        mut attributes: Stage2Attributes,
-        change: &Stage2PermissionChange,
-    ) -> Stage2Attributes {
-        let permissions = &mut attributes.permissions;
-        permissions.readable = change.readable.unwrap_or(permissions.readable);
-        permissions.writable = change.writable.unwrap_or(permissions.writable);
-        permissions.dirty_modifier &= change.writable != Some(false);
-        permissions.execute = change.execute.unwrap_or(permissions.execute);
-        permissions.software = change.software.unwrap_or(permissions.software) & 0b1111;
-        attributes
-    }
-
-    fn as_kept(geometry: &Geometry, mut attributes: Stage2Attributes) -> Stage2Attributes {
-        attributes.permissions.software &= 0b1111;
-        if geometry.format() == OutputFormat::Lpa2 {
-            attributes.shareability = Shareability::Inner;
-        }
-        if !geometry.forced_write_back() && attributes.memory == Stage2Memory::AsStage1 {
-            attributes.memory = Stage2Memory::Normal;
-        }
-        let execute = &mut attributes.permissions.execute;
-        if !geometry.execute_by_privilege() && *execute != Execute::Any {
-            *execute = Execute::Never;
-        }
-        attributes
     }
 
     fn given(attributes: &Stage2Attributes) -> Option<(Given, Shareability)> {

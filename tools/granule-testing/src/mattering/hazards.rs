@@ -135,7 +135,7 @@ impl Machine {
             // one from one program to the next.
             Event::System(System::TTBR0_EL1, _) | Event::User => {
                 let tree = self.cpus[cpu as usize].trees[0];
-                let tree = tree.filter(|tree| !self.entries_between(*tree, 0, u64::MAX).is_empty());
+                let tree = tree.filter(|tree| !self.entries_of(*tree).is_empty());
                 let tree = tree.and_then(|tree| self.trees[tree]);
                 let range = |asid| Use::Range {
                     upper: false,
@@ -178,10 +178,8 @@ impl Machine {
             return Way::of(entry, asid, first, last).into_iter().collect();
         }
         let leaves = self.leaves_below(entry);
-        let leaves = leaves.iter();
-        leaves
-            .filter_map(|leaf| Way::of(leaf, asid, first, last))
-            .collect()
+        let way = |leaf| Way::of(leaf, asid, first, last);
+        leaves.iter().filter_map(way).collect()
     }
 
     /// Whether somebody who looks with this ASID finds an entry.
@@ -256,11 +254,8 @@ impl Machine {
             Use::Free { start, bytes } => {
                 let pointers = self.stale.iter().filter(|one| !one.entry.leaf);
                 let pages = pointers.map(|one| one.entry.output());
-                found.extend(
-                    pages
-                        .filter(|page| page.wrapping_sub(start) < bytes)
-                        .map(Hazard::Walk),
-                );
+                let given_back = pages.filter(|page| page.wrapping_sub(start) < bytes);
+                found.extend(given_back.map(Hazard::Walk));
             }
             Use::Reuse { start, bytes } => {
                 let leads = |entry: &Entry| {
@@ -419,7 +414,7 @@ pub fn matters(
 
 #[cfg(test)]
 mod tests {
-    use granule_trace::{Barrier, Visibility};
+    use granule_trace::Barrier;
 
     use super::*;
 
@@ -451,22 +446,13 @@ mod tests {
         let tables = (TABLE..PAGES).step_by(0x1000).map(|at| (at, at + 0x1003));
         let pages = [(PAGES, 0x10_0443), (PAGES + 8, 0x10_1443)];
         for (address, descriptor) in tables.chain(pages) {
-            let found = Event::Found {
-                address,
-                descriptor,
-            };
+            let found = Event::found(address, descriptor);
             machine.apply(0, &found);
         }
         for (cpu, event) in enters(0) {
             machine.apply(cpu, &event);
         }
-        let unmaps = Event::Store {
-            address: PAGES,
-            count: 1,
-            descriptor: 0,
-            step: 0,
-            visibility: Visibility::Live,
-        };
+        let unmaps = Event::store(PAGES, 0);
         machine.apply(0, &unmaps);
         machine.apply(0, &Event::Barrier(Barrier::DSB_ISHST));
         let tlbi = (0, system(System::VAE1IS, ASID));

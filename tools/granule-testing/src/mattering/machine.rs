@@ -128,7 +128,6 @@ impl Machine {
         page.or_insert_with(|| Box::new([0; 512]))[(location >> 3) as usize % 512] = raw;
     }
 
-    /// Applies an event of a CPU.
     pub fn apply(&mut self, cpu: u32, event: &Event) {
         self.step += 1;
         match *event {
@@ -447,20 +446,8 @@ impl Machine {
         (from..=to).filter_map(entry).collect()
     }
 
-    /// All entries of a tree.
-    fn entries_of(&self, tree: usize) -> Vec<Entry> {
-        let Some(root) = self.trees[tree].as_ref().map(|tree| tree.root) else {
-            return Vec::new();
-        };
-        let mut found = Vec::new();
-        let (first, last) = (root.first(), root.last());
-        self.collect(
-            tree,
-            (root.base, root.first(), root.start_level()),
-            (first, last),
-            &mut found,
-        );
-        found
+    pub(super) fn entries_of(&self, tree: usize) -> Vec<Entry> {
+        self.entries_between(tree, 0, u64::MAX)
     }
 
     /// The leaves of a tree, and its pointers to tables, that translate some of a range.
@@ -687,9 +674,5 @@ impl Root {
         } else {
             0
         }
-    }
-
-    const fn last(&self) -> u64 {
-        self.first() + ((1 << self.va_bits) - 1)
     }
 }

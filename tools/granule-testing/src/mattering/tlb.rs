@@ -109,7 +109,6 @@ impl Tlbi {
         })
     }
 
-    /// Whether it must remove an entry.
     pub(super) fn removes(&self, entry: &Entry) -> bool {
         match self.what {
             What::All => true,
@@ -140,7 +139,6 @@ impl Tlbi {
         }
     }
 
-    /// Whether it removes all that may be held of a tree.
     pub(super) fn removes_tree(&self, asid: Option<u16>) -> bool {
         match self.what {
             What::All => true,

@@ -99,14 +99,9 @@ impl TestStage for Stage2 {
         let software = proptest::option::of(any::<u8>());
         (maybe(), maybe(), maybe(), execute, software)
             .prop_map(|bits| {
-                let mut change = Stage2PermissionChange::NONE;
-                (
-                    change.readable,
-                    change.writable,
-                    change.dirty_modifier,
-                    change.execute,
-                    change.software,
-                ) = bits;
+                let (readable, writable, dirty_modifier, execute, software) = bits;
+                let mut change = Self::change_of(writable, dirty_modifier, software);
+                (change.readable, change.execute) = (readable, execute);
                 change
             })
             .boxed()
@@ -125,54 +120,29 @@ impl TestStage for Stage2 {
         .boxed()
     }
 
-    fn set_others(attributes: &mut Self::Attributes, change: &AttributeChangeOf<Self>) {
-        attributes.memory = change.memory.unwrap_or(attributes.memory);
-        attributes.shareability = change.shareability.unwrap_or(attributes.shareability);
-        attributes.accessed = change.accessed.unwrap_or(attributes.accessed);
-    }
-
-    fn dirty_state(attributes: &Self::Attributes) -> Option<bool> {
-        let permissions = attributes.permissions;
-        permissions.dirty_modifier.then_some(permissions.writable)
-    }
-
-    fn with_dirty_state(mut attributes: Self::Attributes, dirty: bool) -> Self::Attributes {
-        attributes.permissions.writable = dirty;
-        attributes
-    }
-
-    fn accessed(attributes: &Self::Attributes) -> bool {
-        attributes.accessed
-    }
-
     fn read_write() -> Stage2Attributes {
         Stage2Attributes::normal(Stage2Permissions::READ_WRITE)
     }
 
-    fn unmanaged() -> Stage2PermissionChange {
-        Stage2PermissionChange {
-            dirty_modifier: Some(false),
-            ..Stage2PermissionChange::NONE
+    fn parts(attributes: &mut Stage2Attributes) -> Parts<'_, Stage2Memory> {
+        Parts {
+            memory: &mut attributes.memory,
+            shareability: &mut attributes.shareability,
+            accessed: &mut attributes.accessed,
+            writable: &mut attributes.permissions.writable,
+            dirty_modifier: &mut attributes.permissions.dirty_modifier,
         }
     }
 
-    fn marking() -> Stage2PermissionChange {
+    fn change_of(
+        writable: Option<bool>,
+        dirty_modifier: Option<bool>,
+        software: Option<u8>,
+    ) -> Stage2PermissionChange {
         Stage2PermissionChange {
-            software: Some(0b0101),
-            ..Stage2PermissionChange::NONE
-        }
-    }
-
-    fn watched(dirty_modifier: bool, accessed: bool) -> Stage2Attributes {
-        let mut attributes = Stage2Attributes::normal(Stage2Permissions::READ);
-        attributes.permissions.dirty_modifier = dirty_modifier;
-        attributes.accessed = accessed;
-        attributes
-    }
-
-    fn read_only() -> Stage2PermissionChange {
-        Stage2PermissionChange {
-            writable: Some(false),
+            writable,
+            dirty_modifier,
+            software,
             ..Stage2PermissionChange::NONE
         }
     }

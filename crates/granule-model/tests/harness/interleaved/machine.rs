@@ -5,12 +5,43 @@ use granule::arch::PhysicalAddress;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::forward;
 use granule::table::{FreedTable, Reservation, TableEnvironment};
-use granule_model::{Config, Event, Model};
+use granule_model::{Barrier, Config, Event, Model, System};
+use shuttle::Runner;
+use shuttle::scheduler::RandomScheduler;
 use shuttle::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 const TABLES: u64 = 0x4000_0000;
 pub(crate) const PAGE: u64 = 0x1000;
+
+/// The step that is left out.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fault {
+    None,
+    Tlbi,
+    Completion,
+    /// Of a CPU that goes to the program of another page size.
+    SwitchTlbi,
+}
+
+impl Fault {
+    pub(super) fn leaves_out(self) -> fn(&Event) -> bool {
+        match self {
+            Self::None => |_| false,
+            Self::Tlbi => {
+                |kind| matches!(kind, Event::System(op, _) if op.is_tlbi() && matches!(op.crm(), 2 | 3))
+            }
+            Self::SwitchTlbi => |kind| matches!(kind, Event::System(System::VMALLE1, _)),
+            Self::Completion => |kind| matches!(kind, Event::Barrier(Barrier::DSB_ISH)),
+        }
+    }
+}
+
+pub(super) fn interleave(schedules: usize, play: impl Fn() + Send + Sync + 'static) {
+    let mut config = shuttle::Config::new();
+    config.stack_size = 1 << 20;
+    Runner::new(RandomScheduler::new(schedules), config).run(play);
+}
 
 /// The state that all CPUs share.
 pub(crate) struct World {
@@ -126,20 +157,14 @@ unsafe impl TableEnvironment for Environment {
         };
         drop(world);
         let bytes = PAGE;
-        machine.event(Event::Obtained {
-            start: address,
-            bytes,
-        });
+        machine.event(Event::obtained(address, bytes));
         Some(PhysicalAddress(address))
     }
 
     fn free(&mut self, table: FreedTable) {
         let machine = &self.0.world;
         let (address, bytes) = (table.address().0, PAGE);
-        machine.event(Event::Freed {
-            start: address,
-            bytes,
-        });
+        machine.event(Event::freed(address, bytes));
         // The page freed last is used first, by whichever CPU is next.
         machine.world.lock().unwrap().free.push(address);
     }

@@ -8,22 +8,21 @@
 //! back, nor one that has come to be another page's since.
 
 use super::frames::Frames;
-use super::machine::{Environment, Machine, PAGE, Shared};
+use super::machine::{Environment, Fault, Machine, PAGE, Shared, interleave};
 use super::switches::Other;
 use crate::environment::{Gate, tcr, turn_on};
 use granule::arch::bbm::BbmLevel;
 use granule::arch::registers::Ttbr;
 use granule::arch::{
-    CpuFeatures, Descriptor, Geometry, Page4K, PageSize, PhysicalAddress, Regime as LibraryRegime,
-    VaRange, VirtualAddress,
+    CpuFeatures, Descriptor, Geometry, Page4K, PageSize, PhysicalAddress, VaRange, VirtualAddress,
 };
 use granule::space::{Access as Wish, LargeLeaves, Rights, Settings, Space, SpaceError, VmaNode};
-use granule_model::{Access, AccessKind, Barrier, Event, Model, Outcome, Regime, System};
+use granule_model::{Access, AccessKind, Barrier, Event, Model, Outcome, Regime};
 use granule_testing::cases::times;
+use granule_testing::shape::PLAIN;
 use shuttle::rand::{Rng, thread_rng};
-use shuttle::scheduler::RandomScheduler;
 use shuttle::sync::{Arc, Mutex};
-use shuttle::{Runner, thread};
+use shuttle::thread;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const CPUS: u32 = 3;
@@ -34,29 +33,6 @@ const PAGES: u64 = 18;
 const GROUP: u64 = 16;
 
 type Tested = Space<'static, Page4K, Environment, Frames>;
-
-/// The step that is left out.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Fault {
-    None,
-    Tlbi,
-    Completion,
-    /// Of a CPU that goes to the program of another page size.
-    SwitchTlbi,
-}
-
-impl Fault {
-    fn leaves_out(self) -> fn(&Event) -> bool {
-        match self {
-            Self::None => |_| false,
-            Self::Tlbi => {
-                |kind| matches!(kind, Event::System(op, _) if op.is_tlbi() && matches!(op.crm(), 2 | 3))
-            }
-            Self::SwitchTlbi => |kind| matches!(kind, Event::System(System::VMALLE1, _)),
-            Self::Completion => |kind| matches!(kind, Event::Barrier(Barrier::DSB_ISH)),
-        }
-    }
-}
 
 /// The program: its space with its lock, and all that its threads share.
 struct Program {
@@ -243,17 +219,11 @@ fn nodes() -> &'static mut [VmaNode<'static>] {
 /// Three CPUs in one program, whose group lacks one page.
 fn start(fault: Fault) -> Program {
     let features = CpuFeatures {
-        midr: 0x410f_d034,
-        mmfr0: 5 | 0b10 << 4 | 1 << 20,
         // HAFDBS.
         mmfr1: 2,
-        ..CpuFeatures::NONE
+        ..PLAIN.features()
     };
-    let regime = LibraryRegime::El1And0;
-    let geometry = match Geometry::new(&features, PageSize::K4, 39, VaRange::Lower, regime) {
-        Ok(geometry) => geometry,
-        Err(error) => panic!("{error}"),
-    };
+    let geometry = PLAIN.geometry(PageSize::K4, 39, VaRange::Lower);
     let machine = Machine::new(CPUS);
     let mut space = match Tested::new(geometry, machine.parts(), nodes(), SETTINGS) {
         Ok(space) => space,
@@ -277,7 +247,7 @@ fn start(fault: Fault) -> Program {
     let home = tcr(&features, &geometry, true);
     // SAFETY: only the model's CPUs get the value, and the space is live.
     let ttbr = unsafe { Ttbr::from_root(&geometry, root, 1) };
-    let other = Other::new(&machine, &features, (home, ttbr));
+    let other = Other::new(&machine, (home, ttbr));
     let world = machine.world.clone();
     {
         let mut world = world.lock().unwrap();
@@ -316,9 +286,7 @@ struct Sums {
 fn play(schedules: usize, fault: Fault) -> std::sync::Arc<Sums> {
     let sums = std::sync::Arc::new(Sums::default());
     let counted = sums.clone();
-    let mut config = shuttle::Config::new();
-    config.stack_size = 1 << 20;
-    Runner::new(RandomScheduler::new(schedules), config).run(move || {
+    interleave(schedules, move || {
         let program = Arc::new(start(fault));
         let threads: Vec<_> = (0..CPUS)
             .map(|cpu| {

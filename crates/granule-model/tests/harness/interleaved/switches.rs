@@ -4,11 +4,10 @@
 use super::machine::{Machine, Shared};
 use crate::registers::Recorded;
 use granule::arch::registers::{Tcr, Ttbr};
-use granule::arch::{
-    CpuFeatures, Geometry, PageSize, PhysicalAddress, Regime as LibraryRegime, VaRange,
-};
+use granule::arch::{PageSize, PhysicalAddress, VaRange};
 use granule::space::switch::enter;
-use granule_model::{Access, AccessKind, Barrier, Event, Outcome, Regime, Visibility};
+use granule_model::{Access, AccessKind, Barrier, Event, Outcome, Regime};
+use granule_testing::shape::PLAIN;
 
 /// Its two tables, and the page that it has.
 const ROOT: u64 = 0x5000_0000;
@@ -27,18 +26,9 @@ pub(super) struct Other {
 
 impl Other {
     /// The program, made by CPU 0. `home` is what the CPUs' registers have now.
-    pub(super) fn new(machine: &Machine, features: &CpuFeatures, home: (Tcr, Ttbr)) -> Self {
-        let fill = |address, descriptor, count| Event::Store {
-            address,
-            count,
-            descriptor,
-            step: 0,
-            visibility: Visibility::Live,
-        };
-        let obtained = Event::Obtained {
-            start: ROOT,
-            bytes: 0x2_0000,
-        };
+    pub(super) fn new(machine: &Machine, home: (Tcr, Ttbr)) -> Self {
+        let fill = |address, descriptor, count| Event::fill(address, count, descriptor, 0);
+        let obtained = Event::obtained(ROOT, 0x2_0000);
         let events = [
             obtained,
             fill(ROOT, 0, 8192),
@@ -50,8 +40,7 @@ impl Other {
         for event in events {
             machine.world.lock().unwrap().event(0, event);
         }
-        let regime = LibraryRegime::El1And0;
-        let geometry = Geometry::new(features, PageSize::K64, 42, VaRange::Lower, regime).unwrap();
+        let geometry = PLAIN.geometry(PageSize::K64, 42, VaRange::Lower);
         let root = PhysicalAddress(ROOT);
         // SAFETY: only the model's CPUs get the value, and the tables do not change.
         let ttbr = unsafe { Ttbr::from_root(&geometry, root, 2) };

@@ -2,19 +2,18 @@
 //! are linked, unlinked, invalidated, freed and used again by the other CPU, and whatever is walked
 //! meanwhile is what one of them maps there, or nothing.
 
-use super::machine::{Environment, Machine, PAGE, Shared};
+use super::machine::{Environment, Fault, Machine, PAGE, Shared, interleave};
 use crate::environment::turn_on;
 use granule::arch::{
-    Attributes, CpuFeatures, Geometry, Page4K, PageSize, Permissions, PhysicalAddress,
-    Regime as LibraryRegime, VaRange, VirtualAddress,
+    Attributes, Geometry, Page4K, PageSize, Permissions, PhysicalAddress, VaRange, VirtualAddress,
 };
 use granule::table::{Leaves, PageTables};
-use granule_model::{Access, Barrier, Event, Outcome};
+use granule_model::{Access, Event, Outcome};
 use granule_testing::cases::times;
 use granule_testing::held::Held;
-use shuttle::scheduler::RandomScheduler;
+use granule_testing::shape::PLAIN;
 use shuttle::sync::{Arc, Mutex};
-use shuttle::{Runner, thread};
+use shuttle::thread;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Each CPU maps its own stretch, with tables of its own down from level 2.
@@ -24,57 +23,12 @@ const CPUS: u32 = 3;
 const WALKER: u32 = 2;
 const ROUNDS: u64 = 2;
 
-/// The step that is left out.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Fault {
-    None,
-    Tlbi,
-    Completion,
-}
-
-impl Fault {
-    fn leaves_out(self) -> fn(&Event) -> bool {
-        match self {
-            Self::None => |_| false,
-            Self::Tlbi => {
-                |kind| matches!(kind, Event::System(op, _) if op.is_tlbi() && matches!(op.crm(), 2 | 3))
-            }
-            Self::Completion => |kind| matches!(kind, Event::Barrier(Barrier::DSB_ISH)),
-        }
-    }
-}
-
 type Tables = Held<Page4K, Environment>;
-
-/// 4K pages, 39 bits, the upper half.
-fn geometry(features: &CpuFeatures) -> Geometry {
-    let geometry = Geometry::new(
-        features,
-        PageSize::K4,
-        39,
-        VaRange::Upper,
-        LibraryRegime::El1And0,
-    );
-    match geometry {
-        Ok(geometry) => geometry,
-        Err(error) => panic!("{error}"),
-    }
-}
-
-fn features() -> CpuFeatures {
-    CpuFeatures {
-        midr: 0x410f_d034,
-        mmfr0: 5 | 0b10 << 4 | 1 << 20,
-        mmfr1: 0,
-        mmfr2: 0,
-        isar0: 0,
-    }
-}
 
 /// The machine with its MMUs on, and its tables.
 fn start(fault: Fault) -> (Shared, Tables, Geometry) {
-    let features = features();
-    let geometry = geometry(&features);
+    let features = PLAIN.features();
+    let geometry = PLAIN.geometry(PageSize::K4, 39, VaRange::Upper);
     let machine = Machine::new(CPUS);
     let tables = match PageTables::new(geometry, machine.parts()) {
         Ok(tables) => tables,
@@ -145,9 +99,7 @@ fn play(schedules: usize, fault: Fault) -> (u64, u64) {
     let broken = std::sync::Arc::new(AtomicU64::new(0));
     let found = std::sync::Arc::new(AtomicU64::new(0));
     let counts = (broken.clone(), found.clone());
-    let mut config = shuttle::Config::new();
-    config.stack_size = 1 << 20;
-    Runner::new(RandomScheduler::new(schedules), config).run(move || {
+    interleave(schedules, move || {
         let (world, tables, geometry) = start(fault);
         let tables = Arc::new(Mutex::new(tables));
         let mut cpus = Vec::new();

@@ -4,7 +4,7 @@
 use crate::machine::Shared;
 use granule_kexec::LINE;
 use granule_kexec::steps::RelocationCpu;
-use granule_model::{Access, AccessKind, Barrier, BarrierKind, Event, Outcome, System, Visibility};
+use granule_model::{Access, AccessKind, Barrier, BarrierKind, Event, Outcome, System};
 use std::collections::HashMap;
 
 /// The payload of the panic that ends the steps when an access went wrong.
@@ -129,13 +129,7 @@ impl Cpu {
             let at = physical + 8 * index as u64;
             self.data.insert(at, word);
             if (self.tables.0..self.tables.1).contains(&at) {
-                self.event(Event::Store {
-                    address: at,
-                    count: 1,
-                    descriptor: word,
-                    step: 0,
-                    visibility: Visibility::Live,
-                });
+                self.event(Event::store(at, word));
             }
         }
         let role = self
@@ -189,11 +183,7 @@ impl RelocationCpu for Cpu {
                 let start = self.physical(operand);
                 self.check(operand, access, start);
                 let bytes = LINE as u64;
-                self.event(Event::Lines {
-                    instruction: system,
-                    start,
-                    bytes,
-                });
+                self.event(Event::lines(system, start, bytes));
                 return;
             }
             System::SCTLR_EL1 => {

@@ -5,11 +5,7 @@ use granule_model::{Barrier, Event, System};
 
 pub(super) fn clean(world: &Shared, address: u64, bytes: u64) {
     let op = System::DC_CVAC;
-    world.borrow_mut().event(Event::Lines {
-        instruction: op,
-        start: address,
-        bytes,
-    });
+    world.borrow_mut().event(Event::lines(op, address, bytes));
 }
 
 pub(super) fn barrier(world: &Shared, barrier: Barrier) {

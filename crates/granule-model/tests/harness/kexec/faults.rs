@@ -1,21 +1,12 @@
 //! Leaving as it should be breaks no rule and touches nothing else; what goes wrong without
 //! breaking a rule is found by what is accessed, or by the bytes.
 
-use super::leaving::{Change, Leaving, Left, Plan, Where};
+use super::leaving::Where::*;
+use super::leaving::{Change, Leaving, Left, Plan};
 use granule::arch::{Page, Page4K, Page16K, Page64K};
 
 fn left<P: Page>(va_bits: u32, plan: Plan, seed: u64) -> Left {
     Leaving::<P>::new(va_bits, plan, seed, None).leave()
-}
-
-fn violations(left: &Left) -> Vec<String> {
-    let world = left.world.borrow();
-    world
-        .model
-        .violations()
-        .iter()
-        .map(ToString::to_string)
-        .collect()
 }
 
 fn right<P: Page>(va_bits: u32) {
@@ -28,11 +19,8 @@ fn right<P: Page>(va_bits: u32) {
             };
             for seed in 0..3 {
                 let left = left::<P>(va_bits, plan, seed);
-                assert_eq!(
-                    violations(&left),
-                    Vec::<String>::new(),
-                    "{va_bits} bits, {plan:?}"
-                );
+                let world = left.world.borrow();
+                assert_eq!(world.model.violations(), [], "{va_bits} bits, {plan:?}");
                 assert_eq!(left.wrong, None, "{va_bits} bits, {plan:?}");
                 // Each line is read, written, and cleaned, or more.
                 assert!(left.steps > 5 * 3 * P::SIZE.bytes() / 64);
@@ -58,85 +46,56 @@ fn each_wrong_record_is_found() {
         record: Some((number, change)),
         ..Plan::default()
     };
+    let writes = |place| record(0, Change::Destination(place));
+    let reads = |place| record(0, Change::Source(place));
     let all = |plan| Plan {
         map_all: true,
         ..plan
     };
+    let other_identity = Plan {
+        other_identity: true,
+        ..Plan::default()
+    };
     let faults = "Fault(";
     let cases = [
         // Whatever is not mapped faults: tables, list and code are out of reach of a copy.
-        (
-            "a table is written over",
-            record(0, Change::Destination(Where::Root)),
-            faults,
-        ),
-        (
-            "the list is written over",
-            record(0, Change::Destination(Where::RelocationList)),
-            faults,
-        ),
-        (
-            "the code is written over",
-            record(0, Change::Destination(Where::Code)),
-            faults,
-        ),
-        (
-            "memory beside is written",
-            record(0, Change::Destination(Where::Elsewhere)),
-            faults,
-        ),
-        (
-            "memory beside is read",
-            record(0, Change::Source(Where::Elsewhere)),
-            faults,
-        ),
-        (
-            "a source is written over",
-            record(0, Change::Destination(Where::NextSource)),
-            faults,
-        ),
+        ("a table is written over", writes(Root), faults),
+        ("the list is written over", writes(RelocationList), faults),
+        ("the code is written over", writes(Code), faults),
+        ("memory beside is written", writes(Elsewhere), faults),
+        ("memory beside is read", reads(Elsewhere), faults),
+        ("a source is written over", writes(NextSource), faults),
         (
             "one page more is copied",
             record(2, Change::Longer(2)),
             faults,
         ),
         // With all of RAM mapped it is done, and seen later.
-        (
-            "the root is written over",
-            all(record(0, Change::Destination(Where::Root))),
-            "expected",
-        ),
+        ("the root is written over", all(writes(Root)), "expected"),
         (
             "a last table is written over",
-            all(record(0, Change::Destination(Where::LastTable))),
+            all(writes(LastTable)),
             "expected",
         ),
-        (
-            "the list is written over",
-            all(record(0, Change::Destination(Where::RelocationList))),
-            "",
-        ),
+        ("the list is written over", all(writes(RelocationList)), ""),
         (
             "the code is written over",
-            all(record(0, Change::Destination(Where::Code))),
+            all(writes(Code)),
             "instructions at",
         ),
         (
             "a source is written over before it is read",
-            all(record(0, Change::Destination(Where::NextSource))),
+            all(writes(NextSource)),
             "has other bytes",
         ),
         (
             "another source is read",
-            all(record(0, Change::Source(Where::Elsewhere))),
+            all(reads(Elsewhere)),
             "the image has other bytes",
         ),
         (
             "the identity map is of another page",
-            Plan {
-                other_identity: true,
-                ..Plan::default()
-            },
+            other_identity,
             "Fetch",
         ),
     ];

@@ -108,7 +108,7 @@ impl<P: Page> Leaving<P> {
             cpus: 1,
             ..Shape::kernel(va_bits)
         };
-        let mut kernel = Bench::<P>::new(shape, seed);
+        let mut kernel = Bench::<P>::of(shape, seed);
         let distance = kernel.geometry.base().0;
         let world = Rc::clone(&kernel.world);
         let mut map = |at: u64, output: u64, bytes, permissions| {

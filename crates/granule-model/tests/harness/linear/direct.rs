@@ -58,10 +58,7 @@ unsafe impl TableEnvironment for WithArena {
                 );
             }
         }
-        world.event(Event::Obtained {
-            start: address,
-            bytes,
-        });
+        world.event(Event::obtained(address, bytes));
         Some(run)
     }
 
@@ -69,10 +66,7 @@ unsafe impl TableEnvironment for WithArena {
         let address = table.address().0;
         self.arena.free(table);
         let bytes = self.geometry.page_size().bytes();
-        let freed = Event::Freed {
-            start: address,
-            bytes,
-        };
+        let freed = Event::freed(address, bytes);
         self.cpu.world.borrow_mut().event(freed);
     }
 }

@@ -16,7 +16,7 @@ use granule::table::{
     Leaves, Live, Maintenance, PageTables, Reservation, TableEnvironment, TablePages, Visit,
     invalidate, publish,
 };
-use granule_model::{Access, Event, Outcome, Visibility};
+use granule_model::{Access, Event, Outcome};
 use std::rc::Rc;
 
 /// A fixmap of all the slots there are, in a table that the tree had before.
@@ -37,17 +37,10 @@ impl Fixmap {
     }
 
     fn set(&self, slot: Slot, descriptor: Descriptor) {
-        let store = Event::Store {
-            address: self.entries + slot.number() as u64 * 8,
-            count: 1,
-            descriptor: descriptor.0,
-            step: 0,
-            visibility: Visibility::Live,
-        };
+        let store = Event::store(self.entries + slot.number() as u64 * 8, descriptor.0);
         self.cpu.world.borrow_mut().event(store);
     }
 
-    /// Invalidates the TLB for `count` slots from `slot` on.
     fn forget(&mut self, slot: Slot, count: usize) {
         let page = self.page();
         let what = Invalidation {
@@ -141,19 +134,13 @@ unsafe impl FixmapSlots for Fixmap {
         let outcomes = world.model.access(0, va, Access::WRITE);
         let right = matches!(outcomes[..], [Outcome::Memory(to)] if to.address == address);
         assert!(right, "{slot:?} shows something else: {outcomes:?}");
-        world.event(Event::Store {
-            address,
-            count: 1,
-            descriptor: descriptor.0,
-            step: 0,
-            visibility: Visibility::Live,
-        });
+        world.event(Event::store(address, descriptor.0));
     }
 }
 
 /// Tables with a fixmap in them, far from the rest.
 pub(super) fn with_fixmap<P: Page>(shape: Shape) -> (Bench<P>, Fixmap) {
-    let mut bench = Bench::<P>::new(shape, 1);
+    let mut bench = Bench::<P>::of(shape, 1);
     let geometry = bench.geometry;
     let page = P::SIZE.bytes();
     // A page far from the rest, in the table that the slots are in.

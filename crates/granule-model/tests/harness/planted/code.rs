@@ -1,11 +1,11 @@
 //! Faults in what is done to pages that programs may execute: an instruction cache may hold what their frames
 //! were before, until they are synchronised.
 
-use super::scenes::{Result, Scene};
-use super::space_scenes::{BLOCK_BYTES, end, tap};
+use super::scenes::Scene;
+use super::space_scenes::BLOCK_BYTES;
 use super::taps::*;
 use super::{Fault, fault};
-use crate::machine::Tap;
+use crate::machine::{Shared, Tap};
 use crate::shape::Shape;
 use crate::space::processes::Processes;
 use granule::arch::{Level, Page, Page4K, Page16K, Page64K};
@@ -16,76 +16,38 @@ use granule_model::{Event, System};
 const AS_BEFORE: &str = "an instruction cache may hold as they were";
 
 pub(super) const FAULTS: &[Fault] = &[
-    fault(
-        "a page that may be executed is new, and not synchronised",
-        new_page::<Page4K>,
-        || drop_all(is_sync),
-        InstructionCache,
-        AS_BEFORE,
-    ),
-    fault(
-        "a group that may be executed is new, and not synchronised",
-        new_group::<Page4K>,
-        || drop_all(is_sync),
-        InstructionCache,
-        AS_BEFORE,
-    ),
-    fault(
-        "a block that may be executed is new, and not synchronised",
-        new_block,
-        || drop_all(is_sync),
-        InstructionCache,
-        AS_BEFORE,
-    ),
-    fault(
-        "a page that may be executed is copied, and not synchronised",
-        copy::<Page4K>,
-        || drop_all(is_sync),
-        InstructionCache,
-        AS_BEFORE,
-    ),
-    fault(
-        "a page of a group that may be executed is copied, and not synchronised",
-        copy_in_group::<Page4K>,
-        || drop_all(is_sync),
-        InstructionCache,
-        AS_BEFORE,
-    ),
-    fault(
-        "a whole group that may be executed is copied, and not synchronised",
-        copy_next_group::<Page4K>,
-        || drop_all(is_sync),
-        InstructionCache,
-        AS_BEFORE,
-    ),
-    fault(
-        "a whole group that may be executed is copied, and one line not cleaned",
-        copy_next_group::<Page4K>,
-        || replace(is_cache, one_line_less),
-        InstructionCache,
-        AS_BEFORE,
-    ),
-    fault(
-        "a page of a block that may be executed is copied, and not synchronised",
-        copy_in_block,
-        || drop_all(is_sync),
-        InstructionCache,
-        AS_BEFORE,
-    ),
-    fault(
-        "a group of a block that may be executed is copied, and not synchronised",
-        copy_group_of_block,
-        || drop_all(is_sync),
-        InstructionCache,
-        AS_BEFORE,
-    ),
-    fault(
-        "pages that were filled may be executed, and are not synchronised",
-        allow::<Page4K>,
-        || drop_all(is_sync),
-        InstructionCache,
-        AS_BEFORE,
-    ),
+    fault("a page that may be executed is new, and not synchronised")
+        .planted(new_page::<Page4K>, || drop_all(is_sync))
+        .breaks(InstructionCache, AS_BEFORE),
+    fault("a group that may be executed is new, and not synchronised")
+        .planted(new_group::<Page4K>, || drop_all(is_sync))
+        .breaks(InstructionCache, AS_BEFORE),
+    fault("a block that may be executed is new, and not synchronised")
+        .planted(new_block, || drop_all(is_sync))
+        .breaks(InstructionCache, AS_BEFORE),
+    fault("a page that may be executed is copied, and not synchronised")
+        .planted(copy::<Page4K>, || drop_all(is_sync))
+        .breaks(InstructionCache, AS_BEFORE),
+    fault("a page of a group that may be executed is copied, and not synchronised")
+        .planted(copy_in_group::<Page4K>, || drop_all(is_sync))
+        .breaks(InstructionCache, AS_BEFORE),
+    fault("a whole group that may be executed is copied, and not synchronised")
+        .planted(copy_next_group::<Page4K>, || drop_all(is_sync))
+        .breaks(InstructionCache, AS_BEFORE),
+    fault("a whole group that may be executed is copied, and one line not cleaned")
+        .planted(copy_next_group::<Page4K>, || {
+            replace(is_cache, one_line_less)
+        })
+        .breaks(InstructionCache, AS_BEFORE),
+    fault("a page of a block that may be executed is copied, and not synchronised")
+        .planted(copy_in_block, || drop_all(is_sync))
+        .breaks(InstructionCache, AS_BEFORE),
+    fault("a group of a block that may be executed is copied, and not synchronised")
+        .planted(copy_group_of_block, || drop_all(is_sync))
+        .breaks(InstructionCache, AS_BEFORE),
+    fault("pages that were filled may be executed, and are not synchronised")
+        .planted(allow::<Page4K>, || drop_all(is_sync))
+        .breaks(InstructionCache, AS_BEFORE),
 ];
 
 /// All page sizes have the same scenes, but for blocks, of which those of 4K pages are the smallest.
@@ -108,7 +70,7 @@ const OF_OTHER_SIZES: &[(&str, Scene)] = &[
 fn code_is_synchronised_with_16k_and_64k_pages_too() {
     for (name, scene) in OF_OTHER_SIZES {
         let violations = |tap| {
-            let world = scene(tap).world;
+            let world = scene(tap);
             let world = world.borrow();
             let wrong = world.watch.wrong.clone();
             assert_eq!(wrong, None, "{name}");
@@ -131,7 +93,6 @@ const fn is_sync(kind: &Event) -> bool {
     is_cache(kind) || matches!(kind, Event::System(System::IC_IALLUIS, _))
 }
 
-/// The pages of a group.
 const fn group<P: Page>() -> u64 {
     P::SIZE.contiguous_entries(Level::L3) as u64
 }
@@ -178,86 +139,78 @@ fn forked<P: Page>(pages: u64, runs: bool) -> Processes<P> {
     machine
 }
 
-fn new_page<P: Page>(planted: Option<Tap>) -> Result {
-    let mut machine = machine::<P>(4, CODE, false);
-    tap(&machine, planted);
-    write(&mut machine, 1, 1);
-    end(machine)
+fn new_page<P: Page>(planted: Option<Tap>) -> Shared {
+    machine::<P>(4, CODE, false).play(planted, |machine| write(machine, 1, 1))
 }
 
-fn new_group<P: Page>(planted: Option<Tap>) -> Result {
-    let mut machine = machine::<P>(group::<P>(), CODE, true);
-    tap(&machine, planted);
-    write(&mut machine, 1, 1);
-    assert_eq!(machine.all[0].space.stats().groups, 1);
-    end(machine)
+fn new_group<P: Page>(planted: Option<Tap>) -> Shared {
+    machine::<P>(group::<P>(), CODE, true).play(planted, |machine| {
+        write(machine, 1, 1);
+        assert_eq!(machine.all[0].space.stats().groups, 1);
+    })
 }
 
-fn new_block(planted: Option<Tap>) -> Result {
-    let mut machine = machine::<Page4K>(BLOCK_BYTES >> 12, CODE, true);
-    tap(&machine, planted);
-    write(&mut machine, 1, 1);
-    assert_eq!(machine.all[0].space.stats().blocks, 1);
-    end(machine)
+fn new_block(planted: Option<Tap>) -> Shared {
+    machine::<Page4K>(BLOCK_BYTES >> 12, CODE, true).play(planted, |machine| {
+        write(machine, 1, 1);
+        assert_eq!(machine.all[0].space.stats().blocks, 1);
+    })
 }
 
 /// After a fork the parent writes one page of some.
-fn copy<P: Page>(planted: Option<Tap>) -> Result {
-    let mut machine = forked::<P>(4, false);
-    tap(&machine, planted);
-    write(&mut machine, 1, 1);
-    assert_eq!(machine.all[0].space.stats().copied, 1);
-    end(machine)
+fn copy<P: Page>(planted: Option<Tap>) -> Shared {
+    forked::<P>(4, false).play(planted, |machine| {
+        write(machine, 1, 1);
+        assert_eq!(machine.all[0].space.stats().copied, 1);
+    })
 }
 
 /// As [`copy`], where the pages are a group.
-fn copy_in_group<P: Page>(planted: Option<Tap>) -> Result {
-    let mut machine = forked::<P>(group::<P>(), true);
-    tap(&machine, planted);
-    write(&mut machine, 3, 1);
-    assert_eq!(machine.all[0].space.stats().copied, 1);
-    end(machine)
+fn copy_in_group<P: Page>(planted: Option<Tap>) -> Shared {
+    forked::<P>(group::<P>(), true).play(planted, |machine| {
+        write(machine, 3, 1);
+        assert_eq!(machine.all[0].space.stats().copied, 1);
+    })
 }
 
 /// As [`copy`], where the page begins a group, and all of the one before was copied already.
-fn copy_next_group<P: Page>(planted: Option<Tap>) -> Result {
+fn copy_next_group<P: Page>(planted: Option<Tap>) -> Shared {
     let group = group::<P>();
     let mut machine = forked::<P>(2 * group, true);
     write(&mut machine, 0, group);
-    tap(&machine, planted);
-    write(&mut machine, group, 1);
-    assert_eq!(machine.all[0].space.stats().copied, 2 * group);
-    end(machine)
+    machine.play(planted, |machine| {
+        write(machine, group, 1);
+        assert_eq!(machine.all[0].space.stats().copied, 2 * group);
+    })
 }
 
 /// As [`copy`], where the pages are a block.
-fn copy_in_block(planted: Option<Tap>) -> Result {
-    let mut machine = forked::<Page4K>(BLOCK_BYTES >> 12, true);
-    tap(&machine, planted);
-    write(&mut machine, 5, 1);
-    let stats = machine.all[0].space.stats();
-    assert_eq!((stats.split, stats.copied), (1, 1));
-    end(machine)
+fn copy_in_block(planted: Option<Tap>) -> Shared {
+    forked::<Page4K>(BLOCK_BYTES >> 12, true).play(planted, |machine| {
+        write(machine, 5, 1);
+        let stats = machine.all[0].space.stats();
+        assert_eq!((stats.split, stats.copied), (1, 1));
+    })
 }
 
 /// As [`copy_next_group`], where the last group before a block was copied.
-fn copy_group_of_block(planted: Option<Tap>) -> Result {
+fn copy_group_of_block(planted: Option<Tap>) -> Shared {
     let block = BLOCK_BYTES >> 12;
     let mut machine = forked::<Page4K>(2 * block, true);
     write(&mut machine, 0, block);
     let copied = machine.all[0].space.stats().copied;
-    tap(&machine, planted);
-    write(&mut machine, block, 1);
-    let stats = machine.all[0].space.stats();
-    assert_eq!((stats.split, stats.copied), (2, copied + group::<Page4K>()));
-    end(machine)
+    machine.play(planted, |machine| {
+        write(machine, block, 1);
+        let stats = machine.all[0].space.stats();
+        assert_eq!((stats.split, stats.copied), (2, copied + group::<Page4K>()));
+    })
 }
 
 /// Pages that were only written may be executed from now on.
-fn allow<P: Page>(planted: Option<Tap>) -> Result {
+fn allow<P: Page>(planted: Option<Tap>) -> Shared {
     let mut machine = machine::<P>(4, Rights::READ_WRITE, false);
     write(&mut machine, 0, 4);
-    tap(&machine, planted);
-    machine.protect(0, first::<P>(), 4, Rights::READ_EXECUTE);
-    end(machine)
+    machine.play(planted, |machine| {
+        machine.protect(0, first::<P>(), 4, Rights::READ_EXECUTE)
+    })
 }

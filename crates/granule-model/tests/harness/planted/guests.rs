@@ -1,12 +1,13 @@
 //! Faults in what a hypervisor does with stage 2: its TLBIs and their order, VMIDs, break-before-make,
 //! concatenated root tables, and dirty logging.
 
-use super::scenes::{PAGE, Result};
+use super::leaves::by_load_and_store;
+use super::scenes::PAGE;
 use super::tables::{INCOMPLETE, POINTER, STALE};
 use super::taps::*;
 use super::{Fault, fault};
 use crate::bench::{Bench, capabilities};
-use crate::machine::{Tap, machine};
+use crate::machine::{Shared, Tap, machine};
 use crate::shape::Shape;
 use crate::stage::{Staged, VMID};
 use granule::arch::{
@@ -15,7 +16,7 @@ use granule::arch::{
 };
 use granule::table::{Harvest, Holes, Leaves, PageTables, Stage2, Stage2PermissionChange, Visit};
 use granule_model::Rule::*;
-use granule_model::{Barrier, BitChange, Event, System, Visibility};
+use granule_model::{Barrier, Event, System};
 
 const COMBINED: &str = "combined with the guest's own tables";
 const TOO_EARLY: &str = "the entry of stage 2 was still cached";
@@ -59,17 +60,6 @@ impl Guest {
         let _ = tables.protect(at, bytes, change, Holes::Refuse);
     }
 
-    fn plant(&self, tap: Option<Tap>) {
-        self.settle();
-        assert_eq!(self.violations(), Vec::<String>::new());
-        self.world.borrow_mut().tap = tap;
-    }
-
-    fn finish(self) -> Result {
-        self.settle();
-        Result { world: self.world }
-    }
-
     fn write(&self, register: System, value: u64) {
         self.event(Event::System(register, value));
         self.event(Event::Barrier(Barrier::ISB));
@@ -93,7 +83,6 @@ impl Guest {
     }
 }
 
-/// A guest with 64 pages.
 fn with_pages(shape: Shape) -> Guest {
     let mut guest = guest(shape);
     guest.plug(0, 64 * PAGE, Leaves::PAGES);
@@ -101,63 +90,52 @@ fn with_pages(shape: Shape) -> Guest {
 }
 
 /// Eight pages become read-only, as for a log of what the guest writes.
-fn protect(tap: Option<Tap>) -> Result {
-    let mut guest = with_pages(Shape::kernel(40));
-    guest.plant(tap);
-    guest.write_protect(8 * PAGE, 8 * PAGE);
-    guest.finish()
+fn protect(tap: Option<Tap>) -> Shared {
+    with_pages(Shape::kernel(40)).play(tap, |guest| guest.write_protect(8 * PAGE, 8 * PAGE))
 }
 
 /// As [`protect`], for a range with FEAT_TLBIRANGE.
-fn protect_by_range(tap: Option<Tap>) -> Result {
+fn protect_by_range(tap: Option<Tap>) -> Shared {
     let shape = Shape {
         tlbi_range: true,
         ..Shape::kernel(40)
     };
-    let mut guest = with_pages(shape);
-    guest.plant(tap);
-    guest.write_protect(8 * PAGE, 8 * PAGE);
-    guest.finish()
+    with_pages(shape).play(tap, |guest| guest.write_protect(8 * PAGE, 8 * PAGE))
 }
 
 /// Pages go, and others come in their place.
-fn replace_pages(tap: Option<Tap>) -> Result {
-    let mut guest = with_pages(Shape::kernel(40));
-    guest.plant(tap);
-    guest.unplug(8 * PAGE, 8 * PAGE);
-    let all = Stage2Attributes::normal(Stage2Permissions::ALL);
-    let other = PhysicalAddress(2 * OUTPUT);
-    let _ = guest
-        .tables
-        .map(at(8 * PAGE), other, 8 * PAGE, all, Leaves::PAGES);
-    guest.finish()
+fn replace_pages(tap: Option<Tap>) -> Shared {
+    with_pages(Shape::kernel(40)).play(tap, |guest| {
+        guest.unplug(8 * PAGE, 8 * PAGE);
+        let all = Stage2Attributes::normal(Stage2Permissions::ALL);
+        let other = PhysicalAddress(2 * OUTPUT);
+        let _ = guest
+            .tables
+            .map(at(8 * PAGE), other, 8 * PAGE, all, Leaves::PAGES);
+    })
 }
 
 /// All pages of a table go, and the table is freed.
-fn unplug_table(tap: Option<Tap>) -> Result {
+fn unplug_table(tap: Option<Tap>) -> Shared {
     let mut guest = with_pages(Shape::kernel(40));
     guest.plug(8 * BLOCK, 20 * PAGE, Leaves::PAGES);
-    guest.plant(tap);
-    guest.unplug(8 * BLOCK, 20 * PAGE);
-    guest.finish()
+    guest.play(tap, |guest| guest.unplug(8 * BLOCK, 20 * PAGE))
 }
 
 /// A block of which one page is write-protected, split in place at level 3.
-fn split(tap: Option<Tap>) -> Result {
+fn split(tap: Option<Tap>) -> Shared {
     let shape = Shape {
         bbm_level: 3,
         ..Shape::kernel(40)
     };
     let mut guest = guest(shape);
     guest.plug(0, BLOCK, Leaves::LARGEST);
-    guest.plant(tap);
-    guest.write_protect(8 * PAGE, PAGE);
-    guest.finish()
+    guest.play(tap, |guest| guest.write_protect(8 * PAGE, PAGE))
 }
 
 /// The CPU was with another guest, and comes back before it changes the tables of this one.
-fn come_back(tap: Option<Tap>) -> Result {
-    let mut guest = with_pages(Shape::kernel(40));
+fn come_back(tap: Option<Tap>) -> Shared {
+    let guest = with_pages(Shape::kernel(40));
     let can = capabilities(&guest.shape);
     let mut machine = machine(&guest.world, PageSize::K4, can);
     machine.pages = crate::machine::Pages::from(&guest.world, PAGE, 0x6000_0000);
@@ -169,59 +147,59 @@ fn come_back(tap: Option<Tap>) -> Result {
     let own = guest.vttbr(guest.tables.root_table().0, VMID);
     let others = guest.vttbr(other.root_table().0, VMID + 1);
     guest.write(System::VTTBR_EL2, others);
-    guest.plant(tap);
-    guest.write(System::VTTBR_EL2, own);
-    guest.write_protect(8 * PAGE, 8 * PAGE);
-    guest.finish()
+    guest.play(tap, |guest| {
+        guest.write(System::VTTBR_EL2, own);
+        guest.write_protect(8 * PAGE, 8 * PAGE);
+    })
 }
 
 /// A host of programs leaves its own regime before it changes a guest's tables.
-fn leave_the_host(tap: Option<Tap>) -> Result {
-    let mut guest = with_pages(Shape::kernel(40));
+fn leave_the_host(tap: Option<Tap>) -> Shared {
+    let guest = with_pages(Shape::kernel(40));
     let hcr = Stage2::geometry::<Page4K>(&guest.shape).hcr();
     guest.write(System::HCR_EL2, hcr | HOST);
-    guest.plant(tap);
-    guest.write(System::HCR_EL2, hcr);
-    guest.write_protect(8 * PAGE, 8 * PAGE);
-    guest.finish()
+    guest.play(tap, |guest| {
+        guest.write(System::HCR_EL2, hcr);
+        guest.write_protect(8 * PAGE, 8 * PAGE);
+    })
 }
 
 /// A second guest is made, and gets its own VMID.
-fn second_guest(tap: Option<Tap>) -> Result {
+fn second_guest(tap: Option<Tap>) -> Shared {
     let guest = with_pages(Shape::kernel(40));
     let can = capabilities(&guest.shape);
-    guest.plant(tap);
-    let mut machine = machine(&guest.world, PageSize::K4, can);
-    machine.pages = crate::machine::Pages::from(&guest.world, PAGE, 0x6000_0000);
-    let geometry = Stage2::geometry::<Page4K>(&guest.shape);
-    let Ok(mut other) = PageTables::<Page4K, _, Stage2>::new(geometry, machine) else {
-        panic!("there is room for another guest")
-    };
-    let all = Stage2Attributes::normal(Stage2Permissions::ALL);
-    let output = PhysicalAddress(2 * OUTPUT);
-    let _ = other.map(at(0), output, 64 * PAGE, all, Leaves::PAGES);
-    guest.event(Event::Barrier(Barrier::DSB_ISHST));
-    let vttbr = guest.vttbr(other.root_table().0, VMID + 1);
-    guest.write(System::VTTBR_EL2, vttbr);
-    guest.finish()
+    guest.play(tap, |guest| {
+        let mut machine = machine(&guest.world, PageSize::K4, can);
+        machine.pages = crate::machine::Pages::from(&guest.world, PAGE, 0x6000_0000);
+        let geometry = Stage2::geometry::<Page4K>(&guest.shape);
+        let Ok(mut other) = PageTables::<Page4K, _, Stage2>::new(geometry, machine) else {
+            panic!("there is room for another guest")
+        };
+        let all = Stage2Attributes::normal(Stage2Permissions::ALL);
+        let output = PhysicalAddress(2 * OUTPUT);
+        let _ = other.map(at(0), output, 64 * PAGE, all, Leaves::PAGES);
+        guest.event(Event::Barrier(Barrier::DSB_ISHST));
+        let vttbr = guest.vttbr(other.root_table().0, VMID + 1);
+        guest.write(System::VTTBR_EL2, vttbr);
+    })
 }
 
 /// VTCR_EL2.T0SZ changes between two runs of a guest, whose VMID is emptied.
-fn resize(tap: Option<Tap>) -> Result {
+fn resize(tap: Option<Tap>) -> Shared {
     let guest = guest(Shape {
         cpus: 1,
         ..Shape::kernel(40)
     });
     let geometry = Stage2::geometry::<Page4K>(&guest.shape);
     let vtcr = granule::arch::Vtcr::new(&guest.shape.features(), &geometry).0;
-    guest.plant(tap);
-    guest.write(System::HCR_EL2, 0);
-    guest.write(System::VTCR_EL2, vtcr + 1);
-    guest.event(Event::System(System::VMALLS12E1IS, 0));
-    guest.event(Event::Barrier(Barrier::DSB_ISH));
-    guest.event(Event::Barrier(Barrier::ISB));
-    guest.write(System::HCR_EL2, geometry.hcr());
-    guest.finish()
+    guest.play(tap, |guest| {
+        guest.write(System::HCR_EL2, 0);
+        guest.write(System::VTCR_EL2, vtcr + 1);
+        guest.event(Event::System(System::VMALLS12E1IS, 0));
+        guest.event(Event::Barrier(Barrier::DSB_ISH));
+        guest.event(Event::Barrier(Barrier::ISB));
+        guest.write(System::HCR_EL2, geometry.hcr());
+    })
 }
 
 const HARDWARE: Shape = Shape {
@@ -230,57 +208,50 @@ const HARDWARE: Shape = Shape {
 };
 
 /// Reads from the tables which pages the guest wrote, and marks them clean.
-fn log_dirty(tap: Option<Tap>) -> Result {
-    let mut guest = with_pages(HARDWARE);
-    guest.plant(tap);
-    let mut found = 0;
-    let _ = guest
-        .tables
-        .harvest(at(0), 64 * PAGE, Harvest::Dirty, |_, bytes| found += bytes);
-    assert_eq!(found, 64 * PAGE, "all pages were writable");
-    guest.finish()
+fn log_dirty(tap: Option<Tap>) -> Shared {
+    with_pages(HARDWARE).play(tap, |guest| {
+        let mut found = 0;
+        let _ = guest
+            .tables
+            .harvest(at(0), 64 * PAGE, Harvest::Dirty, |_, bytes| found += bytes);
+        assert_eq!(found, 64 * PAGE, "all pages were writable");
+    })
 }
 
 /// A clean page that hardware may mark dirty gets one of software's bits.
-fn mark(tap: Option<Tap>) -> Result {
+fn mark(tap: Option<Tap>) -> Shared {
     let mut guest = with_pages(HARDWARE);
     let tables = &mut guest.tables;
     let _ = tables.harvest(at(0), 64 * PAGE, Harvest::Dirty, |_, _| ());
-    guest.plant(tap);
-    let mut change = Stage2PermissionChange::NONE;
-    change.software = Some(1);
-    let _ = guest.tables.protect(at(0), PAGE, change, Holes::Refuse);
-    guest.finish()
+    guest.play(tap, |guest| {
+        let mut change = Stage2PermissionChange::NONE;
+        change.software = Some(1);
+        let _ = guest.tables.protect(at(0), PAGE, change, Holes::Refuse);
+    })
 }
 
 /// Another page is put in place of one, by hand and by break-before-make.
-fn swap(tap: Option<Tap>) -> Result {
+fn swap(tap: Option<Tap>) -> Shared {
     let guest = with_pages(Shape::kernel(40));
     let address = guest.location(0);
     let old = guest.world.borrow().model.descriptor(address);
-    guest.plant(tap);
-    let store = |descriptor| Event::Store {
-        address,
-        count: 1,
-        descriptor,
-        step: 0,
-        visibility: Visibility::Live,
-    };
-    guest.event(store(0));
-    for kind in [
-        Event::Barrier(Barrier::DSB_ISHST),
-        Event::System(System::IPAS2E1IS, RAM >> 12),
-        Event::Barrier(Barrier::DSB_ISH),
-        Event::System(System::VMALLE1IS, 0),
-        Event::Barrier(Barrier::DSB_ISH),
-        Event::Barrier(Barrier::ISB),
-    ] {
-        guest.event(kind);
-    }
-    guest.event(store(old + 0x1000_0000));
-    guest.event(Event::Barrier(Barrier::DSB_ISHST));
-    guest.event(Event::Barrier(Barrier::ISB));
-    guest.finish()
+    guest.play(tap, |guest| {
+        let store = |descriptor| Event::store(address, descriptor);
+        guest.event(store(0));
+        for kind in [
+            Event::Barrier(Barrier::DSB_ISHST),
+            Event::System(System::IPAS2E1IS, RAM >> 12),
+            Event::Barrier(Barrier::DSB_ISH),
+            Event::System(System::VMALLE1IS, 0),
+            Event::Barrier(Barrier::DSB_ISH),
+            Event::Barrier(Barrier::ISB),
+        ] {
+            guest.event(kind);
+        }
+        guest.event(store(old + 0x1000_0000));
+        guest.event(Event::Barrier(Barrier::DSB_ISHST));
+        guest.event(Event::Barrier(Barrier::ISB));
+    })
 }
 
 /// A TLBI by intermediate physical address.
@@ -304,7 +275,6 @@ const fn is_whole_guest(kind: &Event) -> bool {
     matches!(kind, Event::System(System::VMALLS12E1IS, _))
 }
 
-/// By address, each TLBI becomes what `into` makes of it.
 fn by_address(into: fn(Tlbi) -> Tlbi) -> Tap {
     replace(is_by_address, move |kind| match kind {
         Event::System(op, operand) => {
@@ -323,50 +293,15 @@ fn write_through(mut kind: Event) -> Vec<Event> {
     vec![kind]
 }
 
-/// Replaces an update by a store of what was loaded before, which is not one step.
-fn by_load_and_store(kind: Event) -> Vec<Event> {
-    match kind {
-        Event::Update {
-            address, change, ..
-        } => {
-            let BitChange { set, .. } = change;
-            // The entry of the first page: clean, with the modifier.
-            let mut clean = Stage2Attributes::normal(Stage2Permissions::ALL);
-            let to = &mut clean.permissions;
-            (to.writable, to.dirty_modifier) = (false, true);
-            let geometry = Stage2::geometry::<Page4K>(&HARDWARE);
-            let descriptor = clean.encode(&geometry) | OUTPUT | 0b11 | set;
-            vec![Event::Store {
-                address,
-                count: 1,
-                descriptor,
-                step: 0,
-                visibility: Visibility::Live,
-            }]
-        }
-        other => vec![other],
-    }
-}
-
 pub(super) const FAULTS: &[Fault] = &[
-    fault(
-        "stage 2: no TLBI by intermediate physical address after write-protecting",
-        protect,
-        || drop_all(is_by_address),
-        StaleTranslation,
-        TOO_EARLY,
-    ),
-    fault(
-        "stage 2: what a guest combined with its own tables is not invalidated",
-        protect,
-        || drop_all(is_combined),
-        StaleTranslation,
-        COMBINED,
-    ),
-    fault(
-        "stage 2: what is combined is invalidated first",
-        protect,
-        || {
+    fault("stage 2: no TLBI by intermediate physical address after write-protecting")
+        .planted(protect, || drop_all(is_by_address))
+        .breaks(StaleTranslation, TOO_EARLY),
+    fault("stage 2: what a guest combined with its own tables is not invalidated")
+        .planted(protect, || drop_all(is_combined))
+        .breaks(StaleTranslation, COMBINED),
+    fault("stage 2: what is combined is invalidated first")
+        .planted(protect, || {
             let mut held = Vec::new();
             Box::new(move |_, kind| {
                 if is_by_address(&kind) {
@@ -379,112 +314,58 @@ pub(super) const FAULTS: &[Fault] = &[
                 }
                 now
             })
-        },
-        StaleTranslation,
-        COMBINED,
-    ),
-    fault(
-        "stage 2: no DSB between the two TLBIs",
-        protect,
-        || nth(0, is_ish, |_| Vec::new()),
-        StaleTranslation,
-        TOO_EARLY,
-    ),
-    fault(
-        "stage 2: no DSB after the TLBI of what is combined",
-        protect,
-        || nth(1, is_ish, |_| Vec::new()),
-        StaleTranslation,
-        INCOMPLETE,
-    ),
-    fault(
-        "stage 2: no DSB ISHST before the TLBIs",
-        protect,
-        || drop_all(is_ishst),
-        StaleTranslation,
-        STALE,
-    ),
-    fault(
-        "stage 2: a TLBI of virtual addresses for intermediate physical ones",
-        protect,
-        || by_address(|op| (System::VAALE1IS, op.1)),
-        StaleTranslation,
-        STALE,
-    ),
-    fault(
-        "stage 2: a local TLBI in place of a broadcast one",
-        protect,
-        || by_address(local),
-        StaleTranslation,
-        STALE,
-    ),
-    fault(
-        "stage 2: what is combined is invalidated on one CPU only",
-        protect,
-        || replace(is_combined, |_| vec![Event::System(System::VMALLE1, 0)]),
-        StaleTranslation,
-        COMBINED,
-    ),
-    fault(
-        "stage 2: a TLBI of another intermediate physical address",
-        protect,
-        || by_address(|op| with_operand(op, op.1 ^ 1 << 20)),
-        StaleTranslation,
-        STALE,
-    ),
-    fault(
-        "stage 2: a TLBI by range of too few pages",
-        protect_by_range,
-        || by_address(|op| with_operand(op, op.1 - (1 << 39))),
-        StaleTranslation,
-        STALE,
-    ),
-    fault(
-        "stage 2: the VMID of another guest is in VTTBR_EL2",
-        come_back,
-        || drop_all(is_vttbr),
-        StaleTranslation,
-        "this VMID",
-    ),
-    fault(
-        "stage 2: the CPU is still in the host's own regime (E2H, TGE)",
-        leave_the_host,
-        || drop_all(is_hcr),
-        StaleTranslation,
-        COMBINED,
-    ),
-    fault(
-        "stage 2: other pages come before what is combined is invalidated",
-        replace_pages,
-        || drop_all(is_combined),
-        BreakBeforeMake,
-        "output address",
-    ),
-    fault(
-        "stage 2: the output address of a live entry changes",
-        swap,
-        || nth(0, is_break, |_| Vec::new()),
-        BreakBeforeMake,
-        "output address",
-    ),
-    fault(
-        "stage 2: the memory type of a live entry changes",
-        protect,
-        || nth(0, is_update, write_through),
-        BreakBeforeMake,
-        "",
-    ),
-    fault(
-        "stage 2: a last-level TLBI where a table was unlinked",
-        unplug_table,
-        || by_address(|op| (System::IPAS2LE1IS, op.1)),
-        FreedInUse,
-        POINTER,
-    ),
-    fault(
-        "stage 2: a table is freed before the TLBI",
-        unplug_table,
-        || {
+        })
+        .breaks(StaleTranslation, COMBINED),
+    fault("stage 2: no DSB between the two TLBIs")
+        .planted(protect, || nth(0, is_ish, |_| Vec::new()))
+        .breaks(StaleTranslation, TOO_EARLY),
+    fault("stage 2: no DSB after the TLBI of what is combined")
+        .planted(protect, || nth(1, is_ish, |_| Vec::new()))
+        .breaks(StaleTranslation, INCOMPLETE),
+    fault("stage 2: no DSB ISHST before the TLBIs")
+        .planted(protect, || drop_all(is_ishst))
+        .breaks(StaleTranslation, STALE),
+    fault("stage 2: a TLBI of virtual addresses for intermediate physical ones")
+        .planted(protect, || by_address(|op| (System::VAALE1IS, op.1)))
+        .breaks(StaleTranslation, STALE),
+    fault("stage 2: a local TLBI in place of a broadcast one")
+        .planted(protect, || by_address(local))
+        .breaks(StaleTranslation, STALE),
+    fault("stage 2: what is combined is invalidated on one CPU only")
+        .planted(protect, || {
+            replace(is_combined, |_| vec![Event::System(System::VMALLE1, 0)])
+        })
+        .breaks(StaleTranslation, COMBINED),
+    fault("stage 2: a TLBI of another intermediate physical address")
+        .planted(protect, || {
+            by_address(|op| with_operand(op, op.1 ^ 1 << 20))
+        })
+        .breaks(StaleTranslation, STALE),
+    fault("stage 2: a TLBI by range of too few pages")
+        .planted(protect_by_range, || {
+            by_address(|op| with_operand(op, op.1 - (1 << 39)))
+        })
+        .breaks(StaleTranslation, STALE),
+    fault("stage 2: the VMID of another guest is in VTTBR_EL2")
+        .planted(come_back, || drop_all(is_vttbr))
+        .breaks(StaleTranslation, "this VMID"),
+    fault("stage 2: the CPU is still in the host's own regime (E2H, TGE)")
+        .planted(leave_the_host, || drop_all(is_hcr))
+        .breaks(StaleTranslation, COMBINED),
+    fault("stage 2: other pages come before what is combined is invalidated")
+        .planted(replace_pages, || drop_all(is_combined))
+        .breaks(BreakBeforeMake, "output address"),
+    fault("stage 2: the output address of a live entry changes")
+        .planted(swap, || nth(0, is_break, |_| Vec::new()))
+        .breaks(BreakBeforeMake, "output address"),
+    fault("stage 2: the memory type of a live entry changes")
+        .planted(protect, || nth(0, is_update, write_through))
+        .breaks(BreakBeforeMake, ""),
+    fault("stage 2: a last-level TLBI where a table was unlinked")
+        .planted(unplug_table, || by_address(|op| (System::IPAS2LE1IS, op.1)))
+        .breaks(FreedInUse, POINTER),
+    fault("stage 2: a table is freed before the TLBI")
+        .planted(unplug_table, || {
             let mut held = Vec::new();
             Box::new(move |_, kind| {
                 if is_by_address(&kind) {
@@ -497,55 +378,29 @@ pub(super) const FAULTS: &[Fault] = &[
                 }
                 now
             })
-        },
-        FreedInUse,
-        POINTER,
-    ),
-    fault(
-        "stage 2: the table of a split is linked by a plain store",
-        split,
-        || replace(is_link, plain),
-        UnorderedLink,
-        "",
-    ),
-    fault(
-        "stage 2: one of the root tables is never written",
-        second_guest,
-        || nth(1, is_fill, |_| Vec::new()),
-        UninitialisedTable,
-        "",
-    ),
-    fault(
-        "stage 2: another guest gets the VMID of a running one",
-        second_guest,
-        || {
+        })
+        .breaks(FreedInUse, POINTER),
+    fault("stage 2: the table of a split is linked by a plain store")
+        .planted(split, || replace(is_link, plain))
+        .breaks(UnorderedLink, ""),
+    fault("stage 2: one of the root tables is never written")
+        .planted(second_guest, || nth(1, is_fill, |_| Vec::new()))
+        .breaks(UninitialisedTable, ""),
+    fault("stage 2: another guest gets the VMID of a running one")
+        .planted(second_guest, || {
             replace(is_vttbr, |kind| match kind {
                 Event::System(op, value) => vec![Event::System(op, value ^ 1 << 48)],
                 other => vec![other],
             })
-        },
-        BreakBeforeMake,
-        "",
-    ),
-    fault(
-        "stage 2: a field of VTCR_EL2 changes, and its guest is not invalidated",
-        resize,
-        || drop_all(is_whole_guest),
-        CachedField,
-        "",
-    ),
-    fault(
-        "stage 2: no TLBI after pages were marked clean",
-        log_dirty,
-        || drop_all(is_tlbi),
-        StaleTranslation,
-        "without marking it dirty",
-    ),
-    fault(
-        "stage 2: a page that hardware may mark dirty is changed by a plain store",
-        mark,
-        || replace(is_update, by_load_and_store),
-        LostUpdate,
-        "dirty state",
-    ),
+        })
+        .breaks(BreakBeforeMake, ""),
+    fault("stage 2: a field of VTCR_EL2 changes, and its guest is not invalidated")
+        .planted(resize, || drop_all(is_whole_guest))
+        .breaks(CachedField, ""),
+    fault("stage 2: no TLBI after pages were marked clean")
+        .planted(log_dirty, || drop_all(is_tlbi))
+        .breaks(StaleTranslation, "without marking it dirty"),
+    fault("stage 2: a page that hardware may mark dirty is changed by a plain store")
+        .planted(mark, || by_load_and_store(is_update))
+        .breaks(LostUpdate, "dirty state"),
 ];

@@ -9,7 +9,7 @@ use super::taps::is_tlbi;
 use crate::bench::Bench;
 use crate::hardware::Notes;
 use crate::machine::Tap;
-use crate::operation::Operation;
+use crate::operation::{Does, Operation};
 use crate::random::Random;
 use crate::reference::Reference;
 use crate::shape::Shape;
@@ -47,11 +47,7 @@ fn unmap_of_written<P: Page, S: Plain>(seed: u64, planted: Option<Tap>) -> Optio
         world.tap = planted;
         world.meanwhile = Some(meanwhile);
     }
-    let unmap = Operation::<S>::Unmap {
-        from: 3 * page,
-        bytes: page,
-        empty: EmptyTables::Free,
-    };
+    let unmap = Operation::<S>::on((3 * page, page), Does::Unmap(EmptyTables::Free));
     let done = unmap.perform(&mut bench, &reference);
     bench.world.borrow_mut().meanwhile = None;
     let check = || notes.check(&bench, &unmap, done.is_ok());

@@ -1,14 +1,14 @@
 //! Faults in the operations on fields of leaves and in the maps of scattered frames, each at both
 //! stages: harvests, dirty states, memory types, frames, tables that are kept, and cursors.
 
-use super::scenes::{BLOCK, OUTPUT, PAGE, Result};
+use super::scenes::{BLOCK, OUTPUT, PAGE};
 use super::tables::GONE;
 use super::taps::*;
 use super::{Fault, fault};
 use crate::bench::Bench;
 use crate::leaves::{AttributeChange, OfLeaves};
-use crate::machine::Tap;
-use crate::operation::Operation;
+use crate::machine::{Shared, Tap};
+use crate::operation::{Does, Operation};
 use crate::reference::Reference;
 use crate::shape::Shape;
 use crate::stage::Staged;
@@ -20,19 +20,18 @@ use granule::table::{EmptyTables, FrameRun, Harvest, Holes, Leaves, Piece, Stage
 use granule_model::Rule::*;
 use granule_model::{BitChange, Event, Visibility};
 
-/// Each fault at both stages.
 macro_rules! at_both_stages {
     ($($name:literal, $scene:ident, $plant:expr, $rule:expr, $text:expr;)*) => {
         &[
             $({
                 #[allow(dead_code, reason = "few faults differ between the stages")]
                 type S = Stage1;
-                fault($name, $scene::<S>, $plant, $rule, $text)
+                fault($name).planted($scene::<S>, $plant).breaks($rule, $text)
             },)*
             $({
                 #[allow(dead_code, reason = "few faults differ between the stages")]
                 type S = Stage2;
-                fault(concat!("stage 2: ", $name), $scene::<S>, $plant, $rule, $text)
+                fault(concat!("stage 2: ", $name)).planted($scene::<S>, $plant).breaks($rule, $text)
             },)*
         ]
     };
@@ -79,7 +78,7 @@ pub(super) const FAULTS: &[Fault] = at_both_stages! {
 };
 
 /// The items that the scenes need of a stage.
-pub(super) trait Plain: Staged {
+pub(crate) trait Plain: Staged {
     const OTHER: Self::Memory;
 
     fn plain() -> Self::Attributes;
@@ -119,12 +118,10 @@ const HARDWARE: Shape = Shape {
     ..SHAPE
 };
 
-struct Scene<S: Staged>(Bench<Page4K, S>);
-
-impl<S: Plain> Scene<S> {
+impl<S: Plain> Bench<Page4K, S> {
     /// 64 pages.
     fn with_pages(shape: Shape, attributes: S::Attributes) -> Self {
-        let mut scene = Self(Bench::of(shape, 1));
+        let mut scene = Self::of(shape, 1);
         scene.does(Operation::Map(scene.piece(0, 64, attributes)));
         scene
     }
@@ -136,7 +133,7 @@ impl<S: Plain> Scene<S> {
         attributes: S::Attributes,
     ) -> Piece<S::Input, S::Attributes> {
         Piece {
-            start: S::at(self.0.geometry.base().0.wrapping_add(page * PAGE)),
+            start: S::at(self.geometry.base().0.wrapping_add(page * PAGE)),
             output: PhysicalAddress(OUTPUT + page * PAGE),
             bytes: pages * PAGE,
             attributes,
@@ -146,29 +143,12 @@ impl<S: Plain> Scene<S> {
 
     /// With a fault planted the library may find tables that are not its own work.
     fn does(&mut self, operation: Operation<S>) {
-        let _ = operation.perform(&mut self.0, &Reference::new(true));
+        let _ = operation.perform(self, &Reference::new(true));
     }
 
     /// Of eight pages from the eighth on.
     fn does_of_pages(&mut self, does: OfLeaves<S>) {
-        self.does(Operation::OfLeaves {
-            from: 8 * PAGE,
-            bytes: 8 * PAGE,
-            does,
-        });
-    }
-
-    fn plant(&self, tap: Option<Tap>) {
-        self.0.settle();
-        assert_eq!(self.0.violations(), Vec::<String>::new());
-        self.0.world.borrow_mut().tap = tap;
-    }
-
-    fn end(self) -> Result {
-        self.0.settle();
-        Result {
-            world: self.0.world,
-        }
+        self.does(Operation::on((8 * PAGE, 8 * PAGE), Does::Leaves(does)));
     }
 }
 
@@ -178,31 +158,28 @@ fn of_pages<S: Plain>(
     attributes: S::Attributes,
     does: OfLeaves<S>,
     tap: Option<Tap>,
-) -> Result {
-    let mut scene = Scene::<S>::with_pages(shape, attributes);
-    scene.plant(tap);
-    scene.does_of_pages(does);
-    scene.end()
+) -> Shared {
+    Bench::<_, S>::with_pages(shape, attributes).play(tap, |scene| scene.does_of_pages(does))
 }
 
 /// Pages that hardware may mark dirty at that very moment.
-fn harvest_accessed_of_clean<S: Plain>(tap: Option<Tap>) -> Result {
+fn harvest_accessed_of_clean<S: Plain>(tap: Option<Tap>) -> Shared {
     let what = Harvest::Accessed { invalidate: true };
     of_pages::<S>(HARDWARE, managed::<S>(false), OfLeaves::harvest(what), tap)
 }
 
-fn harvest_dirty<S: Plain>(tap: Option<Tap>) -> Result {
+fn harvest_dirty<S: Plain>(tap: Option<Tap>) -> Shared {
     let does = OfLeaves::harvest(Harvest::Dirty);
     of_pages::<S>(HARDWARE, managed::<S>(true), does, tap)
 }
 
-fn set_clean<S: Plain>(tap: Option<Tap>) -> Result {
+fn set_clean<S: Plain>(tap: Option<Tap>) -> Shared {
     let does = dirty_state(false);
     of_pages::<S>(HARDWARE, managed::<S>(true), does, tap)
 }
 
 /// Hardware may set the access flags meanwhile: of clean pages that were accessed, it can only do what the store does.
-fn set_dirty<S: Plain>(tap: Option<Tap>) -> Result {
+fn set_dirty<S: Plain>(tap: Option<Tap>) -> Shared {
     let does = dirty_state(true);
     let mut young = managed::<S>(false);
     *S::parts(&mut young).accessed = false;
@@ -227,30 +204,29 @@ fn uncached<S: Plain>() -> OfLeaves<S> {
     )
 }
 
-fn change_memory<S: Plain>(tap: Option<Tap>) -> Result {
+fn change_memory<S: Plain>(tap: Option<Tap>) -> Shared {
     of_pages::<S>(SHAPE, S::plain(), uncached(), tap)
 }
 
-fn change_memory_of_clean<S: Plain>(tap: Option<Tap>) -> Result {
+fn change_memory_of_clean<S: Plain>(tap: Option<Tap>) -> Shared {
     of_pages::<S>(HARDWARE, managed::<S>(false), uncached(), tap)
 }
 
 /// Maps runs of frames where there is no table.
-fn frames<S: Plain>(frames: Vec<FrameRun>, tap: Option<Tap>) -> Result {
-    let mut scene = Scene::<S>::with_pages(SHAPE, S::plain());
-    scene.plant(tap);
-    scene.does(Operation::MapFrames {
-        from: 8 * BLOCK,
-        frames,
-        single: false,
-        attributes: S::plain(),
-        leaves: Leaves::LARGEST,
-    });
-    scene.end()
+fn frames<S: Plain>(frames: Vec<FrameRun>, tap: Option<Tap>) -> Shared {
+    Bench::<_, S>::with_pages(SHAPE, S::plain()).play(tap, |scene| {
+        scene.does(Operation::MapFrames {
+            from: 8 * BLOCK,
+            frames,
+            single: false,
+            attributes: S::plain(),
+            leaves: Leaves::LARGEST,
+        })
+    })
 }
 
 /// A group, and what is behind it.
-fn map_frames<S: Plain>(tap: Option<Tap>) -> Result {
+fn map_frames<S: Plain>(tap: Option<Tap>) -> Shared {
     let run = |first, count| FrameRun {
         first: PhysicalAddress(OUTPUT + first),
         count,
@@ -259,7 +235,7 @@ fn map_frames<S: Plain>(tap: Option<Tap>) -> Result {
 }
 
 /// As many frames as a group has, none of which follows another.
-fn map_scattered<S: Plain>(tap: Option<Tap>) -> Result {
+fn map_scattered<S: Plain>(tap: Option<Tap>) -> Shared {
     let frame = |number: u64| FrameRun {
         first: PhysicalAddress(OUTPUT + BLOCK + 2 * number * PAGE),
         count: 1,
@@ -268,43 +244,38 @@ fn map_scattered<S: Plain>(tap: Option<Tap>) -> Result {
 }
 
 /// All pages of a table go, and the table stays.
-fn unmap_keeping<S: Plain>(tap: Option<Tap>) -> Result {
-    let mut scene = Scene::<S>::with_pages(SHAPE, S::plain());
-    scene.plant(tap);
-    scene.does(Operation::Unmap {
-        from: 0,
-        bytes: 64 * PAGE,
-        empty: EmptyTables::Keep,
-    });
-    scene.end()
+fn unmap_keeping<S: Plain>(tap: Option<Tap>) -> Shared {
+    Bench::<_, S>::with_pages(SHAPE, S::plain()).play(tap, |scene| {
+        let unmap = Does::Unmap(EmptyTables::Keep);
+        scene.does(Operation::on((0, 64 * PAGE), unmap));
+    })
 }
 
 /// Four pages of 64 go one by one.
-fn cursor_unmaps<S: Plain>(tap: Option<Tap>) -> Result {
-    let mut scene = Scene::<S>::with_pages(SHAPE, S::plain());
-    scene.plant(tap);
-    let start = scene.piece(8, 1, S::plain()).start;
-    if let Ok(mut cursor) = scene.0.tables.cursor(start) {
-        for _ in 0..4 {
-            let _ = cursor.unmap(EmptyTables::Free);
+fn cursor_unmaps<S: Plain>(tap: Option<Tap>) -> Shared {
+    Bench::<_, S>::with_pages(SHAPE, S::plain()).play(tap, |scene| {
+        let start = scene.piece(8, 1, S::plain()).start;
+        if let Ok(mut cursor) = scene.tables.cursor(start) {
+            for _ in 0..4 {
+                let _ = cursor.unmap(EmptyTables::Free);
+            }
         }
-    }
-    scene.end()
+    })
 }
 
 /// The only page of a table goes, and another comes in its place.
-fn cursor_maps_again<S: Plain>(tap: Option<Tap>) -> Result {
-    let mut scene = Scene::<S>::with_pages(SHAPE, S::plain());
+fn cursor_maps_again<S: Plain>(tap: Option<Tap>) -> Shared {
+    let mut scene = Bench::<_, S>::with_pages(SHAPE, S::plain());
     let page = 8 * BLOCK / PAGE;
     scene.does(Operation::Map(scene.piece(page, 1, S::plain())));
-    scene.plant(tap);
-    let start = scene.piece(page, 1, S::plain()).start;
-    if let Ok(mut cursor) = scene.0.tables.cursor(start) {
-        let _ = cursor.unmap(EmptyTables::Free);
-        let output = PhysicalAddress(OUTPUT + BLOCK);
-        let _ = cursor.map(output, S::plain());
-    }
-    scene.end()
+    scene.play(tap, |scene| {
+        let start = scene.piece(page, 1, S::plain()).start;
+        if let Ok(mut cursor) = scene.tables.cursor(start) {
+            let _ = cursor.unmap(EmptyTables::Free);
+            let output = PhysicalAddress(OUTPUT + BLOCK);
+            let _ = cursor.map(output, S::plain());
+        }
+    })
 }
 
 /// An update that makes a leaf invalid.
@@ -334,13 +305,7 @@ pub(super) fn by_load_and_store(which: fn(&Event) -> bool) -> Tap {
         }
         let entries = (0..u64::from(count)).map(|index| address + index * 8);
         let concerned = entries.filter(|&at| model.descriptor(at) & of != 0);
-        let store = |at| Event::Store {
-            address: at,
-            count: 1,
-            descriptor: model.descriptor(at) & !clear | set,
-            step: 0,
-            visibility: Visibility::Live,
-        };
+        let store = |at| Event::store(at, model.descriptor(at) & !clear | set);
         concerned.map(store).collect()
     })
 }

@@ -16,7 +16,7 @@ mod spaces;
 mod tables;
 mod taps;
 
-use crate::machine::Tap;
+use crate::machine::{Shared, Tap};
 use crate::sequence::Run;
 use crate::shape::Shape;
 use crate::stage::Staged;
@@ -27,32 +27,59 @@ use scenes::Scene;
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// One kind.
-struct Fault {
-    /// The mistake.
+/// The name of a mistake.
+struct Mistake(&'static str);
+
+/// A mistake, and the sequence in which it is made.
+struct Planted {
     name: &'static str,
-    /// The sequence in which it is made.
     scene: Scene,
     plant: fn() -> Tap,
-    /// A rule that must be reported.
+}
+
+/// A planted mistake, and what the model must report of it.
+struct Fault {
+    planted: Planted,
     rule: Rule,
-    /// A part of the expected report.
+    /// A part of the report.
     text: &'static str,
 }
 
-const fn fault(
-    name: &'static str,
-    scene: Scene,
-    plant: fn() -> Tap,
-    rule: Rule,
-    text: &'static str,
-) -> Fault {
-    Fault {
-        name,
-        scene,
-        plant,
-        rule,
-        text,
+const fn fault(name: &'static str) -> Mistake {
+    Mistake(name)
+}
+
+impl Mistake {
+    const fn planted(self, scene: Scene, plant: fn() -> Tap) -> Planted {
+        let name = self.0;
+        Planted { name, scene, plant }
+    }
+}
+
+impl Planted {
+    const fn breaks(self, rule: Rule, text: &'static str) -> Fault {
+        let planted = self;
+        Fault {
+            planted,
+            rule,
+            text,
+        }
+    }
+}
+
+impl Fault {
+    /// Plays the scene, and returns what the model then knows.
+    fn play(&self, tap: Option<Tap>) -> Shared {
+        (self.planted.scene)(tap)
+    }
+
+    fn play_planted(&self) -> Shared {
+        self.play(Some((self.planted.plant)()))
+    }
+
+    /// Whether a violation is the one that must be reported.
+    fn is_reported_by(&self, violation: &Violation) -> bool {
+        violation.rule == self.rule && violation.to_string().contains(self.text)
     }
 }
 
@@ -67,51 +94,46 @@ fn faults() -> impl Iterator<Item = &'static Fault> {
     tables.chain(guests::FAULTS).chain(kexec::FAULTS)
 }
 
-/// Plays a scene. Returns rules with the text of the violation, and how many events a fault
-/// changed.
-fn play(fault: &Fault, tap: Option<Tap>) -> (Vec<(Rule, String)>, u64) {
-    let result = (fault.scene)(tap);
-    let world = result.world.borrow();
-    let found = world.model.violations().iter();
-    (
-        found.map(|one| (one.rule, one.to_string())).collect(),
-        world.planted,
-    )
-}
-
 #[test]
 fn each_fault_is_reported_by_its_rule() {
     let mut wrong = Vec::new();
     for fault in faults() {
-        let (found, planted) = play(fault, None);
+        let name = fault.planted.name;
+        let world = fault.play(None);
+        let (found, planted) = (
+            world.borrow().model.violations().to_vec(),
+            world.borrow().planted,
+        );
         if !found.is_empty() || planted != 0 {
-            wrong.push(format!("{}: without the fault {found:#?}", fault.name));
+            wrong.push(format!("{name}: without the fault {found:#?}"));
         }
-        let (found, planted) = play(fault, Some((fault.plant)()));
+        let world = fault.play_planted();
+        let (found, planted) = (
+            world.borrow().model.violations().to_vec(),
+            world.borrow().planted,
+        );
         if planted == 0 {
-            wrong.push(format!("{}: nothing was planted", fault.name));
+            wrong.push(format!("{name}: nothing was planted"));
         }
-        let reported =
-            |(rule, text): &(Rule, String)| *rule == fault.rule && text.contains(fault.text);
-        if !found.iter().any(reported) {
+        if !found.iter().any(|one| fault.is_reported_by(one)) {
+            let (rule, text) = (fault.rule, fault.text);
             wrong.push(format!(
-                "{}: {:?} saying {:?} expected, {found:#?}",
-                fault.name, fault.rule, fault.text
+                "{name}: {rule:?} saying {text:?} expected, {found:#?}"
             ));
         }
     }
+    let count = faults().count();
     assert!(
         wrong.is_empty(),
-        "{} of {}:\n{}",
+        "{} of {count}:\n{}",
         wrong.len(),
-        faults().count(),
         wrong.join("\n")
     );
 }
 
 #[test]
 fn there_are_many_kinds() {
-    let names: BTreeSet<&str> = faults().map(|fault| fault.name).collect();
+    let names: BTreeSet<&str> = faults().map(|fault| fault.planted.name).collect();
     assert_eq!(names.len(), faults().count(), "two kinds of one name");
     assert!(names.len() >= 25);
     let rules: BTreeSet<Rule> = faults().map(|fault| fault.rule).collect();
@@ -142,18 +164,19 @@ fn the_document_has_this_list() {
 /// The event numbers and addresses in a violation change with every change of the library's
 /// order; its text does not.
 fn row(fault: &Fault) -> String {
-    let result = (fault.scene)(Some((fault.plant)()));
-    let world = result.world.borrow();
-    let reported =
-        |one: &&Violation| one.rule == fault.rule && one.to_string().contains(fault.text);
-    let text = world.model.violations().iter().find(reported).map(|one| {
+    let world = fault.play_planted();
+    let world = world.borrow();
+    let mut violations = world.model.violations().iter();
+    let reported = violations.find(|one| fault.is_reported_by(one));
+    let text = reported.map(|one| {
         let missed = one
             .missed
             .map(|(_, miss)| format!("; the TLBI did not help: {}", miss.text()));
         format!("a CPU {}{}", one.observation, missed.unwrap_or_default())
     });
     let text = text.unwrap_or_default();
-    format!("| {} | `{}` | {text} |", fault.name, fault.rule.name())
+    let (name, rule) = (fault.planted.name, fault.rule.name());
+    format!("| {name} | `{rule}` | {text} |")
 }
 
 type Kind = (&'static str, fn() -> Tap);

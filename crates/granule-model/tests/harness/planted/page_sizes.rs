@@ -2,11 +2,10 @@
 //! invalidated for a program of another size than the CPU runs.
 
 use super::registers::{is_tcr, is_ttbr};
-use super::scenes::Result;
 use super::spaces::{ASID, is_flush};
 use super::taps::*;
 use super::{Fault, fault};
-use crate::machine::Tap;
+use crate::machine::{Shared, Tap};
 use crate::shape::Shape;
 use crate::space::sizes::Sizes;
 use granule::arch::registers::Tcr;
@@ -15,101 +14,47 @@ use granule_model::Rule::*;
 use granule_model::{Barrier, Event};
 
 pub(super) const FAULTS: &[Fault] = &[
-    fault(
-        "a program of another page size: TCR is not switched with TTBR0",
-        switch,
-        || drop_all(is_tcr),
-        TablesOfTwoSizes,
-        "",
-    ),
-    fault(
-        "a program of another page size: TTBR0 is not switched with TCR",
-        switch,
-        || drop_all(is_ttbr),
-        TablesOfTwoSizes,
-        "",
-    ),
-    fault(
-        "a program of another page size: EPD0 is not set",
-        switch,
-        || nth(0, is_tcr, |_| Vec::new()),
-        FieldInUse,
-        "",
-    ),
-    fault(
-        "a program of another page size: EPD0 is set nowhere",
-        switch,
-        || replace(is_tcr, without_epd0),
-        FieldInUse,
-        "",
-    ),
-    fault(
-        "a program of another page size: no ISB after EPD0 is set",
-        switch,
-        || nth(0, is_isb, |_| Vec::new()),
-        FieldInUse,
-        "no ISB after EPD",
-    ),
-    fault(
-        "a program of another page size: no ISB after TTBR0 and TCR",
-        switch,
-        || nth(1, is_isb, |_| Vec::new()),
-        CachedField,
-        "",
-    ),
-    fault(
-        "a program of another page size: no TLBI",
-        switch,
-        || drop_all(is_flush),
-        CachedField,
-        "no TLBI",
-    ),
-    fault(
-        "a program of another page size: the TLBI comes before TTBR0 and TCR",
-        switch,
-        || delay(is_new_value, is_nsh),
-        CachedField,
-        "no TLBI",
-    ),
-    fault(
-        "a program of another page size: no DSB after the TLBI",
-        switch,
-        || drop_all(is_nsh),
-        CachedField,
-        "",
-    ),
-    fault(
-        "a program of another page size: no ISB after that DSB",
-        switch,
-        || nth(2, is_isb, |_| Vec::new()),
-        MissingIsb,
-        "no ISB after the TLBI",
-    ),
-    fault(
-        "a program of another page size: EPD0 is cleared before the TLBI",
-        switch,
-        || nth(1, is_tcr, without_epd0),
-        CachedField,
-        "",
-    ),
-    fault(
-        "a program of another page size: no ISB after EPD0 is cleared",
-        switch,
-        || nth(3, is_isb, |_| Vec::new()),
-        MissingIsb,
-        "",
-    ),
-    fault(
-        "two CPUs run programs of two page sizes under one ASID",
-        switch_other,
-        || replace(is_ttbr, |kind| with_asid(kind, 1)),
-        AsidOfTwoSizes,
-        "another CPU",
-    ),
-    fault(
-        "a CPU uses an ASID for another page size and does not invalidate it",
-        switch_alone,
-        || {
+    fault("a program of another page size: TCR is not switched with TTBR0")
+        .planted(switch, || drop_all(is_tcr))
+        .breaks(TablesOfTwoSizes, ""),
+    fault("a program of another page size: TTBR0 is not switched with TCR")
+        .planted(switch, || drop_all(is_ttbr))
+        .breaks(TablesOfTwoSizes, ""),
+    fault("a program of another page size: EPD0 is not set")
+        .planted(switch, || nth(0, is_tcr, |_| Vec::new()))
+        .breaks(FieldInUse, ""),
+    fault("a program of another page size: EPD0 is set nowhere")
+        .planted(switch, || replace(is_tcr, without_epd0))
+        .breaks(FieldInUse, ""),
+    fault("a program of another page size: no ISB after EPD0 is set")
+        .planted(switch, || nth(0, is_isb, |_| Vec::new()))
+        .breaks(FieldInUse, "no ISB after EPD"),
+    fault("a program of another page size: no ISB after TTBR0 and TCR")
+        .planted(switch, || nth(1, is_isb, |_| Vec::new()))
+        .breaks(CachedField, ""),
+    fault("a program of another page size: no TLBI")
+        .planted(switch, || drop_all(is_flush))
+        .breaks(CachedField, "no TLBI"),
+    fault("a program of another page size: the TLBI comes before TTBR0 and TCR")
+        .planted(switch, || delay(is_new_value, is_nsh))
+        .breaks(CachedField, "no TLBI"),
+    fault("a program of another page size: no DSB after the TLBI")
+        .planted(switch, || drop_all(is_nsh))
+        .breaks(CachedField, ""),
+    fault("a program of another page size: no ISB after that DSB")
+        .planted(switch, || nth(2, is_isb, |_| Vec::new()))
+        .breaks(MissingIsb, "no ISB after the TLBI"),
+    fault("a program of another page size: EPD0 is cleared before the TLBI")
+        .planted(switch, || nth(1, is_tcr, without_epd0))
+        .breaks(CachedField, ""),
+    fault("a program of another page size: no ISB after EPD0 is cleared")
+        .planted(switch, || nth(3, is_isb, |_| Vec::new()))
+        .breaks(MissingIsb, ""),
+    fault("two CPUs run programs of two page sizes under one ASID")
+        .planted(switch_other, || replace(is_ttbr, |kind| with_asid(kind, 1)))
+        .breaks(AsidOfTwoSizes, "another CPU"),
+    fault("a CPU uses an ASID for another page size and does not invalidate it")
+        .planted(switch_alone, || {
             let mut ttbr = replace(is_ttbr, |kind| with_asid(kind, 1));
             let mut flush = drop_all(is_flush);
             Box::new(move |model, kind| {
@@ -118,24 +63,16 @@ pub(super) const FAULTS: &[Fault] = &[
                     .flat_map(|kind| flush(model, kind))
                     .collect()
             })
-        },
-        AsidOfTwoSizes,
-        "may hold entries of its ASID",
-    ),
-    fault(
-        "the TLBI by range for a program names the granule of the program that the CPU runs",
-        unmap_of_other,
-        || tlbis(of_64k),
-        StaleTranslation,
-        "its operand names another granule",
-    ),
+        })
+        .breaks(AsidOfTwoSizes, "may hold entries of its ASID"),
+    fault("the TLBI by range for a program names the granule of the program that the CPU runs")
+        .planted(unmap_of_other, || tlbis(of_64k))
+        .breaks(StaleTranslation, "its operand names another granule"),
     fault(
         "the level hint of a TLBI for a program names the granule of the program that the CPU runs",
-        unmap_one_of_other,
-        || tlbis(of_64k),
-        StaleTranslation,
-        "its operand names another granule",
-    ),
+    )
+    .planted(unmap_one_of_other, || tlbis(of_64k))
+    .breaks(StaleTranslation, "its operand names another granule"),
 ];
 
 const fn is_nsh(kind: &Event) -> bool {
@@ -202,58 +139,50 @@ fn machine() -> Sizes {
     sizes
 }
 
-fn tap(sizes: &Sizes, tap: Option<Tap>) {
-    sizes.k4.settle();
-    assert_eq!(sizes.k4.violations(), Vec::<String>::new());
-    sizes.world.borrow_mut().tap = tap;
-}
-
-fn end(sizes: Sizes) -> Result {
-    sizes.k4.settle();
-    Result { world: sizes.world }
+impl Sizes {
+    /// Does something with a fault planted, and relies on it. Nothing was wrong before.
+    fn play(mut self, tap: Option<Tap>, does: impl FnOnce(&mut Self)) -> Shared {
+        self.k4.settle();
+        assert_eq!(self.k4.violations(), Vec::<String>::new());
+        self.world.borrow_mut().tap = tap;
+        does(&mut self);
+        self.k4.settle();
+        self.world
+    }
 }
 
 /// CPU 0 goes to the program of 64K pages.
-fn switch(planted: Option<Tap>) -> Result {
-    let mut sizes = machine();
-    tap(&sizes, planted);
-    sizes.k64.switch(0, Some(0));
-    end(sizes)
+fn switch(planted: Option<Tap>) -> Shared {
+    machine().play(planted, |sizes| sizes.k64.switch(0, Some(0)))
 }
 
 /// As [`switch`], after CPU 1 has left all programs.
-fn switch_alone(planted: Option<Tap>) -> Result {
+fn switch_alone(planted: Option<Tap>) -> Shared {
     let mut sizes = machine();
     sizes.k64.switch(1, None);
     sizes.k64.on(0);
-    tap(&sizes, planted);
-    sizes.k64.switch(0, Some(0));
-    end(sizes)
+    sizes.play(planted, |sizes| sizes.k64.switch(0, Some(0)))
 }
 
 /// CPU 0 stays in the program of 4K pages, and CPU 1 goes to the other.
-fn switch_other(planted: Option<Tap>) -> Result {
+fn switch_other(planted: Option<Tap>) -> Shared {
     let mut sizes = machine();
     sizes.k64.switch(1, None);
-    tap(&sizes, planted);
-    sizes.k64.switch(1, Some(0));
-    end(sizes)
+    sizes.play(planted, |sizes| sizes.k64.switch(1, Some(0)))
 }
 
 /// CPU 1, which runs a program of 64K pages, takes pages from the one of 4K pages.
-fn unmap_of_other(planted: Option<Tap>) -> Result {
+fn unmap_of_other(planted: Option<Tap>) -> Shared {
     unmap(planted, 6)
 }
 
 /// As [`unmap_of_other`], one page.
-fn unmap_one_of_other(planted: Option<Tap>) -> Result {
+fn unmap_one_of_other(planted: Option<Tap>) -> Shared {
     unmap(planted, 1)
 }
 
-fn unmap(planted: Option<Tap>, pages: u64) -> Result {
-    let mut sizes = machine();
+fn unmap(planted: Option<Tap>, pages: u64) -> Shared {
+    let sizes = machine();
     sizes.k4.on(1);
-    tap(&sizes, planted);
-    sizes.k4.unmap(0, FIRST + 2, pages);
-    end(sizes)
+    sizes.play(planted, |sizes| sizes.k4.unmap(0, FIRST + 2, pages))
 }

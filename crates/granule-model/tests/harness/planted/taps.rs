@@ -1,18 +1,10 @@
 //! Changes that a fault makes to the events that pass: small pieces that the list combines.
 
 use crate::machine::Tap;
-use granule_model::{Barrier, BitChange, Event, System, Visibility};
+use granule_model::{Barrier, Event, System, Visibility};
 
 /// Every event that `which` names becomes what `into` makes of it.
 pub(super) fn replace(
-    which: fn(&Event) -> bool,
-    into: impl Fn(Event) -> Vec<Event> + 'static,
-) -> Tap {
-    Box::new(move |_, kind| if which(&kind) { into(kind) } else { vec![kind] })
-}
-
-/// As [`replace`], by something that changes as it goes.
-pub(super) fn replace_state(
     which: fn(&Event) -> bool,
     mut into: impl FnMut(Event) -> Vec<Event> + 'static,
 ) -> Tap {
@@ -93,15 +85,8 @@ pub(super) const fn is_isb(kind: &Event) -> bool {
 
 /// A change of several entries in place, or a store of one valid entry.
 pub(super) const fn is_update(kind: &Event) -> bool {
-    match kind {
-        Event::Update { .. } => true,
-        Event::Store {
-            count: 1,
-            descriptor,
-            ..
-        } => *descriptor & 1 != 0,
-        _ => false,
-    }
+    matches!(kind, Event::Update { .. })
+        || matches!(kind, Event::Store { count: 1, descriptor, .. } if *descriptor & 1 != 0)
 }
 
 pub(super) const fn is_fill(kind: &Event) -> bool {
@@ -110,25 +95,12 @@ pub(super) const fn is_fill(kind: &Event) -> bool {
 
 /// A store that makes one entry invalid.
 pub(super) const fn is_break(kind: &Event) -> bool {
-    matches!(
-        kind,
-        Event::Store {
-            count: 1,
-            descriptor: 0,
-            ..
-        }
-    )
+    matches!(kind, Event::Store { count: 1, descriptor, .. } if *descriptor == 0)
 }
 
 /// A store-release: links a table.
 pub(super) const fn is_link(kind: &Event) -> bool {
-    matches!(
-        kind,
-        Event::Store {
-            visibility: Visibility::Publish,
-            ..
-        }
-    )
+    matches!(kind, Event::Store { visibility, .. } if matches!(visibility, Visibility::Publish))
 }
 
 /// A store of leaves that are blocks.
@@ -159,70 +131,27 @@ pub(super) const fn is_cache(kind: &Event) -> bool {
 }
 
 /// One line less is maintained than should be.
-pub(super) fn one_line_less(kind: Event) -> Vec<Event> {
-    match kind {
-        Event::Lines {
-            instruction: op,
-            start: address,
-            bytes,
-        } => vec![Event::Lines {
-            instruction: op,
-            start: address,
-            bytes: bytes - 64,
-        }],
-        other => vec![other],
+pub(super) fn one_line_less(mut kind: Event) -> Vec<Event> {
+    if let Event::Lines { bytes, .. } = &mut kind {
+        *bytes -= 64;
     }
+    vec![kind]
 }
 
 /// Stores one entry less than requested.
-pub(super) fn one_less(kind: Event) -> Vec<Event> {
-    vec![match kind {
-        Event::Update {
-            address,
-            count,
-            change: BitChange { of, clear, set },
-            visibility: order,
-        } => Event::Update {
-            address,
-            count: count - 1,
-            change: BitChange { of, clear, set },
-            visibility: order,
-        },
-        Event::Store {
-            address,
-            count,
-            descriptor: first,
-            step,
-            visibility: order,
-        } => Event::Store {
-            address,
-            count: count - 1,
-            descriptor: first,
-            step,
-            visibility: order,
-        },
-        other => other,
-    }]
+pub(super) fn one_less(mut kind: Event) -> Vec<Event> {
+    if let Event::Update { count, .. } | Event::Store { count, .. } = &mut kind {
+        *count -= 1;
+    }
+    vec![kind]
 }
 
 /// Changes bits of what a store stores.
 pub(super) fn bits(flip: u64) -> impl Fn(Event) -> Vec<Event> {
     move |mut kind| {
         match &mut kind {
-            Event::Update {
-                change: BitChange { set, .. },
-                ..
-            } => *set |= flip,
-            Event::Store {
-                count: 2..,
-                descriptor: first,
-                ..
-            } => *first ^= flip,
-            Event::Store {
-                count: 1,
-                descriptor: value,
-                ..
-            } => *value ^= flip,
+            Event::Update { change, .. } => change.set |= flip,
+            Event::Store { descriptor, .. } => *descriptor ^= flip,
             Event::System(_, value) => *value ^= flip,
             _ => {}
         }
@@ -232,18 +161,8 @@ pub(super) fn bits(flip: u64) -> impl Fn(Event) -> Vec<Event> {
 
 /// The same store, but not as a release.
 pub(super) fn plain(mut kind: Event) -> Vec<Event> {
-    if let Event::Store {
-        count: 1,
-        visibility: order,
-        ..
-    }
-    | Event::Store {
-        count: 2..,
-        visibility: order,
-        ..
-    } = &mut kind
-    {
-        *order = granule_model::Visibility::Live;
+    if let Event::Store { visibility, .. } = &mut kind {
+        *visibility = Visibility::Live;
     }
     vec![kind]
 }

@@ -18,7 +18,6 @@ const fn kind(wish: Wish) -> AccessKind {
 }
 
 impl<P: Page> Processes<P> {
-    /// The pages of the contiguous group of a page.
     fn group(&self, page: u64) -> Range<u64> {
         let count = P::SIZE.contiguous_entries(Level::L3) as u64;
         let first = page & !(count - 1);

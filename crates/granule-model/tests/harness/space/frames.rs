@@ -74,10 +74,7 @@ impl Frames {
     fn fill(&mut self, first: PhysicalAddress, count: u64) {
         let index = self.index(first);
         self.filled[index..index + count as usize].fill(true);
-        let stored = Event::Code {
-            start: first.0,
-            bytes: count * self.page,
-        };
+        let stored = Event::code(first.0, count * self.page);
         self.world.borrow_mut().event(stored);
     }
 
@@ -179,11 +176,7 @@ unsafe impl UserFrames for Frames {
             self.left = self.left.saturating_add(1);
         }
         if let Some((address, bytes)) = self.concerned {
-            let assumed = Event::AssumeVisible {
-                start: address,
-                bytes,
-                asid: None,
-            };
+            let assumed = Event::assume_visible(address, bytes);
             self.world.borrow_mut().event(assumed);
         }
     }
@@ -207,11 +200,7 @@ unsafe impl UserFrames for Frames {
         self.filled[index..index + count as usize].fill(false);
         let mut world = self.world.borrow_mut();
         for event in [
-            Event::Lines {
-                instruction: System::DC_CVAU,
-                start: first.0,
-                bytes: count * self.page,
-            },
+            Event::lines(System::DC_CVAU, first.0, count * self.page),
             Event::Barrier(Barrier::DSB_ISH),
             Event::System(System::IC_IALLUIS, 0),
             Event::Barrier(Barrier::DSB_ISH),

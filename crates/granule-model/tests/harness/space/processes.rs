@@ -16,8 +16,9 @@ use granule::arch::{Geometry, Page, PhysicalAddress, VirtualAddress};
 use granule::space::asid::SpaceAsid;
 use granule::space::{Rights, Settings, Space, SpaceError, VmaNode};
 use granule::table::Visit;
-use granule_model::{Access, AccessKind, Event, Outcome, Regime, Visibility};
+use granule_model::{Access, AccessKind, Event, Outcome, Regime};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::rc::Rc;
 
 /// The bytes of table pages for each page size.
@@ -36,6 +37,18 @@ pub(crate) struct Process<P: Page> {
     pub(crate) space: Space<'static, P, Machine, Frames>,
     pub(super) asid: SpaceAsid,
     pub(super) pages: BTreeMap<u64, Known>,
+}
+
+impl<P: Page> Process<P> {
+    /// Pages that hold nothing yet.
+    pub(super) fn note_new(&mut self, pages: Range<u64>, rights: Rights) {
+        let known = Known {
+            rights,
+            value: 0,
+            dirty: false,
+        };
+        self.pages.extend(pages.map(|page| (page, known)));
+    }
 }
 
 pub(crate) struct Processes<P: Page> {
@@ -70,13 +83,9 @@ impl<P: Page> Processes<P> {
         let tables = Pages::new(&world, P::SIZE.bytes());
         let idle = tables.borrow_mut().allocate();
         let idle = idle.unwrap_or(PhysicalAddress(0));
-        world.borrow_mut().event(Event::Store {
-            address: idle.0,
-            count: P::SIZE.entries() as u32,
-            descriptor: 0,
-            step: 0,
-            visibility: Visibility::Live,
-        });
+        world
+            .borrow_mut()
+            .event(Event::fill(idle.0, P::SIZE.entries() as u32, 0, 0));
         let without = Shape {
             asid: Some(0),
             ..shape
@@ -312,13 +321,7 @@ impl<P: Page> Processes<P> {
         let one = &mut self.all[process];
         match one.space.map(start, bytes, rights, 0) {
             Ok(()) => {
-                let known = Known {
-                    rights,
-                    value: 0,
-                    dirty: false,
-                };
-                one.pages
-                    .extend((page..page + count).map(|page| (page, known)));
+                one.note_new(page..page + count, rights);
                 true
             }
             Err(SpaceError::Occupied { .. }) => false,

@@ -49,23 +49,6 @@ pub(super) enum What {
     MergeBlocks,
 }
 
-impl What {
-    const fn is_of_blocks(self) -> bool {
-        matches!(
-            self,
-            Self::UnmapInBlock
-                | Self::UnmapAcrossBlocks
-                | Self::ProtectInBlock
-                | Self::ProtectBlock
-                | Self::AllowBlock
-                | Self::ForkBlocks
-                | Self::CopyInBlock
-                | Self::ReuseBlock
-                | Self::MergeBlocks
-        )
-    }
-}
-
 const BLOCKS: [What; 9] = [
     What::UnmapInBlock,
     What::UnmapAcrossBlocks,
@@ -102,7 +85,7 @@ impl<P: Page> Scene<P> {
     /// Two CPUs in one process with two groups of pages that were read, by the programs or, without
     /// the access flag, by the kernel.
     fn new(mut machine: Processes<P>, what: What, by_kernel: bool) -> Self {
-        let group = if what.is_of_blocks() {
+        let group = if BLOCKS.contains(&what) {
             P::SIZE.entries() as u64
         } else {
             P::SIZE.contiguous_entries(Level::L3) as u64

@@ -1,6 +1,6 @@
 //! Random sequences of what processes and their kernel do.
 
-use super::processes::{Known, Processes};
+use super::processes::Processes;
 use crate::shape::Shape;
 use granule::arch::{Page, Page4K, Page16K, Page64K};
 use granule::space::{Access, Rights, SpaceError};
@@ -146,13 +146,7 @@ impl<P: Page> Processes<P> {
             .space
             .map_over(start, bytes, rights, 0, &mut self.frames);
         if done.is_ok() {
-            let known = Known {
-                rights,
-                value: 0,
-                dirty: false,
-            };
-            one.pages
-                .extend((page..page + count).map(|page| (page, known)));
+            one.note_new(page..page + count, rights);
         }
         self.finish(Some(process));
         done

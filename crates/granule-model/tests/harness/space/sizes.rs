@@ -13,7 +13,7 @@ use crate::random::{Random, from_environment};
 use crate::shape::Shape;
 use granule::arch::{Level, Page, Page4K, Page16K, Page64K, PhysicalAddress};
 use granule::space::{Access, Rights};
-use granule_model::{Barrier, Event, System, Visibility};
+use granule_model::{Barrier, Event, System};
 
 /// Where the idle root is: a page of the largest size, after the tables of all three.
 const IDLE: u64 = TABLES + 0x4000_0000;
@@ -40,18 +40,8 @@ fn machine(shape: &Shape, seed: u64) -> (Shared, Cpus) {
         .allocate();
     let idle = idle.unwrap_or(PhysicalAddress(0));
     for event in [
-        Event::Store {
-            address: idle.0,
-            count: (IDLE_BYTES / 8) as u32,
-            descriptor: 0,
-            step: 0,
-            visibility: Visibility::Live,
-        },
-        Event::Lines {
-            instruction: System::DC_CIVAC,
-            start: idle.0,
-            bytes: IDLE_BYTES,
-        },
+        Event::fill(idle.0, (IDLE_BYTES / 8) as u32, 0, 0),
+        Event::lines(System::DC_CIVAC, idle.0, IDLE_BYTES),
         Event::Barrier(Barrier::DSB_SY),
     ] {
         world.borrow_mut().event(event);
