@@ -114,10 +114,4 @@ impl<M: ListMemory> RelocationCpu for Counting<'_, M> {
     fn tcr(&mut self) -> u64 {
         0
     }
-    fn mask(&mut self) {}
-    fn vectors(&mut self, _address: u64) {}
-    fn branch(&mut self, _address: u64) {}
-    fn set_el2_vectors(&mut self, _number: u64, _address: u64) {}
-    fn enter_el2(&mut self) {}
-    fn sctlr_el2(&mut self, _value: u64) {}
 }

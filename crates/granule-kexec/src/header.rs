@@ -3,9 +3,10 @@
 
 use super::layout::RECORD_BYTES;
 use core::mem::{offset_of, size_of};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// The parameters of the relocation code, at the start of the list's first page.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, Immutable, IntoBytes)]
 #[repr(C)]
 pub struct ListHeader {
     /// [`ListHeader::MAGIC`].
@@ -49,65 +50,8 @@ impl ListHeader {
 
     pub(super) const WORDS: usize = size_of::<Self>() / 8;
 
-    pub(super) const fn words(&self) -> [u64; Self::WORDS] {
-        [
-            self.magic,
-            self.digest,
-            self.flags,
-            self.first,
-            self.distance,
-            self.sctlr,
-            self.ttbr1,
-            self.tcr,
-            self.entry,
-            self.tree,
-            self.code,
-            self.ttbr0,
-            self.sctlr_el2,
-            self.records,
-            self.bytes_copied,
-            self.bytes_cleaned,
-        ]
-    }
-
-    /// The header that has these words; the inverse of `words`.
-    pub(super) const fn of(words: [u64; Self::WORDS]) -> Self {
-        let [
-            magic,
-            digest,
-            flags,
-            first,
-            distance,
-            sctlr,
-            ttbr1,
-            tcr,
-            entry,
-            tree,
-            code,
-            ttbr0,
-            sctlr_el2,
-            records,
-            bytes_copied,
-            bytes_cleaned,
-        ] = words;
-        Self {
-            magic,
-            digest,
-            flags,
-            first,
-            distance,
-            sctlr,
-            ttbr1,
-            tcr,
-            entry,
-            tree,
-            code,
-            ttbr0,
-            sctlr_el2,
-            records,
-            bytes_copied,
-            bytes_cleaned,
-        }
+    pub(super) const fn words(self) -> [u64; Self::WORDS] {
+        zerocopy::transmute!(self)
     }
 }
 

@@ -3,8 +3,8 @@
 //! The header is the first 64 bytes of the boot protocol's flat image, and is untrusted input. The
 //! choice of the image's destination belongs to [`place`](super::place).
 
-use core::fmt;
 use granule::arch::{CpuFeatures, PageSize, Support};
+use thiserror::Error;
 
 /// Bytes of the header.
 pub const HEADER_BYTES: usize = 64;
@@ -13,73 +13,46 @@ pub const HEADER_BYTES: usize = 64;
 pub const IMAGE_ALIGN: u64 = 2 << 20;
 
 /// The type of a file that is not an arm64 Image, judged by its first bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Looks {
     /// No known type.
+    #[error("is not an arm64 Image: the magic \"ARM\\x64\" is not at offset 56")]
     Unknown,
     /// An ELF file, such as `vmlinux`.
+    #[error("is an ELF file; the boot protocol requires the flat arm64 Image that is made of it")]
     Elf,
     /// A compressed file; the name of the format.
+    #[error("is compressed ({0}); unpack it to the flat arm64 Image inside")]
     Compressed(&'static str),
     /// A kernel for another architecture; the architecture's name.
+    #[error("is a kernel for {0}, not for arm64")]
     Other(&'static str),
 }
 
 /// Why a file cannot be booted as an image on this CPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ImageError {
     /// The file is shorter than a header.
+    #[error("is {bytes} bytes long, and the header alone is {HEADER_BYTES}; is it cut short?")]
     Short {
         /// Length of the file in bytes.
         bytes: usize,
     },
     /// The magic number is missing.
+    #[error("{0}")]
     NotAnImage(Looks),
     /// The image is for big-endian CPUs.
+    #[error("is big-endian (flags bit 0 at offset 24); only little-endian is booted")]
     BigEndian,
     /// The header does not state the image's size in memory.
+    #[error("has an image_size of 0 at offset 16, so its end is unknown")]
     NoSize,
     /// The image needs a page size that the CPU does not have.
+    #[error("is for {0} pages (flags bits 2:1 at offset 24), which this CPU does not have")]
     PageSize(PageSize),
 }
-
-impl fmt::Display for ImageError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::Short { bytes } => write!(
-                f,
-                "is {bytes} bytes long, and the header alone is {HEADER_BYTES}; is it cut short?"
-            ),
-            Self::NotAnImage(Looks::Elf) => f.write_str(
-                "is an ELF file; the boot protocol requires the flat arm64 Image that is made of it",
-            ),
-            Self::NotAnImage(Looks::Compressed(how)) => write!(
-                f,
-                "is compressed ({how}); unpack it to the flat arm64 Image inside"
-            ),
-            Self::NotAnImage(Looks::Other(architecture)) => {
-                write!(f, "is a kernel for {architecture}, not for arm64")
-            }
-            Self::NotAnImage(Looks::Unknown) => {
-                f.write_str("is not an arm64 Image: the magic \"ARM\\x64\" is not at offset 56")
-            }
-            Self::BigEndian => f.write_str(
-                "is big-endian (flags bit 0 at offset 24); only little-endian is booted",
-            ),
-            Self::NoSize => f.write_str(
-                "has an image_size of 0 at offset 16, so its end is unknown",
-            ),
-            Self::PageSize(size) => write!(
-                f,
-                "is for {size} pages (flags bits 2:1 at offset 24), which this CPU does not have"
-            ),
-        }
-    }
-}
-
-impl core::error::Error for ImageError {}
 
 /// The fields of the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,10 +71,7 @@ pub struct ImageHeader {
 impl ImageHeader {
     /// Reads the header at the start of `bytes`. More bytes of the file give a more precise error
     /// for a file that is not an image.
-    ///
-    /// # Errors
-    ///
-    /// The file's actual type, or the reason why it cannot be booted. The message does not name the
+    /// Fails with the file's actual type, or the reason why it cannot be booted. The message does not name the
     /// file.
     pub fn read(bytes: &[u8]) -> Result<Self, ImageError> {
         let looks = looks(bytes);
@@ -137,10 +107,7 @@ impl ImageHeader {
     }
 
     /// Checks that a CPU can run the image.
-    ///
-    /// # Errors
-    ///
-    /// [`ImageError::PageSize`].
+    /// Fails with [`ImageError::PageSize`].
     pub fn check(&self, cpu: &CpuFeatures) -> Result<(), ImageError> {
         match self.page_size {
             Some(size) if cpu.page_size(size) == Support::No => Err(ImageError::PageSize(size)),
@@ -155,14 +122,6 @@ impl ImageHeader {
         self.image_size
             .max(bytes)
             .checked_next_multiple_of(page.bytes())
-    }
-
-    /// Whether an address has the alignment that the image needs.
-    #[must_use]
-    pub const fn may_be_at(&self, address: u64) -> bool {
-        address
-            .wrapping_sub(self.text_offset)
-            .is_multiple_of(IMAGE_ALIGN)
     }
 }
 

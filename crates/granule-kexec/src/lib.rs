@@ -41,21 +41,9 @@
 //! - **Nothing is shared with memory that is replaced.** Code, list and tables lie in new pages outside all
 //!   destinations. The linear map of the transitional tables holds sources, destinations and the list, and
 //!   nothing else, so a stray store faults.
-//! - **To the identity map**: EPD0, ISB, TTBR0 and TCR with the new T0SZ, ISB, TLBI, walks on again. A TLB
-//!   may hold T0SZ (RVNRFW), and a program's pages too. **To the new linear map**: EPD1, ISB, TLBI, TTBR1,
-//!   ISB, walks on again. Entries of both maps never meet (RWHZWS), and no empty root is needed.
 //! - **Copying**: 64 bytes by load and store pairs, four a round. A line that must be clean gets one DC CVAC
 //!   right behind its stores, while it is still at hand, so there is no second pass over the copied bytes.
 //!   One DSB SY serves all of it: the number of barriers does not grow with the bytes.
-//! - **Memory must be clean** if the next kernel reads *or writes* it before its caches are on: image and
-//!   device tree with the memory behind their bytes, but not the initramfs. With [`Clean::Moved`] the loader
-//!   has cleaned bytes that lie in place, and the relocation cleans what it copies and the memory behind all
-//!   bytes. With [`Clean::MovedAlone`] the loader has cleaned that memory too, and the relocation cleans only
-//!   what it copies.
-//! - **Past the caches** ([`Way::uncached`]): sources and destinations are cleaned and invalidated, the MMU
-//!   goes off, the bytes are copied, and destinations are invalidated again.
-//! - **The jump**: x0 is the device tree, x1 to x3 are zero. A next kernel that starts at EL2 is entered by a
-//!   hypervisor call; EL2's vectors are set to the code's own before anything is overwritten.
 //!
 //! The relocation code exists twice: `relocate.s`, and [`steps`], the same in Rust through a trait. A test
 //! executes the assembly on the host, one instruction at a time, and compares every load, store, cache

@@ -141,9 +141,7 @@ impl RelocationList {
     /// }
     /// ```
     ///
-    /// # Errors
-    ///
-    /// Those of [`check`](super::check); [`Refusal::OutOfPages`] and [`Refusal::PageInTheWay`],
+    /// Fails as [`check`](super::check) does, or with [`Refusal::OutOfPages`] and [`Refusal::PageInTheWay`]
     /// after all pages were given back.
     ///
     /// # Safety
@@ -255,10 +253,7 @@ impl RelocationList {
 
     /// Calls `each` with the list's pages in order: the pages that the transitional tables map, and
     /// that the uncached way cleans.
-    ///
-    /// # Errors
-    ///
-    /// [`ListError::Lost`] if a link was overwritten; the pages before it were already passed to
+    /// Fails with [`ListError::Lost`] if a link was overwritten; the pages before it were already passed to
     /// `each`.
     pub fn each_page(
         &self,
@@ -303,9 +298,7 @@ impl RelocationList {
     /// }
     /// ```
     ///
-    /// # Errors
-    ///
-    /// [`ListError::Lost`] if a link was overwritten. No page is freed then, because the set of
+    /// Fails with [`ListError::Lost`] if a link was overwritten. No page is freed then, because the set of
     /// pages is unknown.
     ///
     /// # Safety
@@ -343,9 +336,7 @@ impl RelocationList {
     /// }
     /// ```
     ///
-    /// # Errors
-    ///
-    /// [`ListError::Lost`] if the list was overwritten since it was written.
+    /// Fails with [`ListError::Lost`] if the list was overwritten since it was written.
     ///
     /// # Safety
     ///
@@ -386,21 +377,18 @@ impl RelocationList {
     }
 }
 
-const fn link(to: u64) -> ListRecord {
+fn link(to: u64) -> ListRecord {
     ListRecord {
         destination: to,
-        source: 0,
-        bytes: 0,
         kind: LINK,
+        ..ListRecord::default()
     }
 }
 
-const fn end() -> ListRecord {
+fn end() -> ListRecord {
     ListRecord {
-        destination: 0,
-        source: 0,
-        bytes: 0,
         kind: END,
+        ..ListRecord::default()
     }
 }
 
@@ -410,8 +398,7 @@ const fn end() -> ListRecord {
 ///
 /// As for [`ListMemory::store`], for each of its words.
 unsafe fn store(memory: &mut impl ListMemory, at: u64, record: &ListRecord) {
-    let words = [record.destination, record.source, record.bytes, record.kind];
-    for (index, word) in words.into_iter().enumerate() {
+    for (index, word) in record.words().into_iter().enumerate() {
         // SAFETY: the caller keeps the conditions.
         unsafe { memory.store(at + 8 * index as u64, word) };
     }

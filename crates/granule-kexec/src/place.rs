@@ -33,10 +33,7 @@ pub const fn near(image: &PhysRange) -> PhysRange {
 /// Checks the distances and sizes that the boot protocol prescribes for image, initramfs and device
 /// tree. Each of them has already passed [`check_places`](super::check_places). `unmapped` is RAM
 /// that must not be mapped.
-///
-/// # Errors
-///
-/// [`Refusal::Far`], [`Refusal::Long`] and [`Refusal::Block`].
+/// Fails with [`Refusal::Far`], [`Refusal::Long`] and [`Refusal::Block`].
 pub fn check_boot(
     image: &Segment<'_>,
     initramfs: Option<&Segment<'_>>,
@@ -78,10 +75,7 @@ pub fn check_boot(
 /// `within`. `align` is a power of two.
 ///
 /// To avoid copying, a caller first reserves all memory in use.
-///
-/// # Errors
-///
-/// [`Refusal::TooBig`].
+/// Fails with [`Refusal::TooBig`].
 pub fn find_place(
     segment: &'static str,
     memory: u64,

@@ -9,9 +9,11 @@ use super::layout::{CLEAN, COPY};
 use super::segment::{
     Clean, MemoryMap, PhysRange, Refusal, Segment, check_places, in_the_way, is_ram,
 };
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// One instruction to the relocation code.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, Immutable, IntoBytes)]
+#[repr(C)]
 pub struct ListRecord {
     /// Physical address of the first byte to write or clean.
     pub destination: u64,
@@ -24,6 +26,10 @@ pub struct ListRecord {
 }
 
 impl ListRecord {
+    pub(super) const fn words(self) -> [u64; 4] {
+        zerocopy::transmute!(self)
+    }
+
     /// Whether bytes are copied.
     #[must_use]
     pub const fn copies(&self) -> bool {
@@ -77,10 +83,7 @@ impl Totals {
 }
 
 /// Checks the segments and their source pages.
-///
-/// # Errors
-///
-/// Those of [`check_places`], then [`Refusal::Pages`], [`Refusal::Misaligned`], [`Refusal::Source`]
+/// Fails as [`check_places`] does, then with [`Refusal::Pages`], [`Refusal::Misaligned`], [`Refusal::Source`]
 /// and [`Refusal::InTheWay`].
 pub fn check(segments: &[Segment<'_>], memory_map: &MemoryMap<'_>) -> Result<(), Refusal> {
     check_places(segments, memory_map)?;
@@ -131,10 +134,7 @@ pub fn check(segments: &[Segment<'_>], memory_map: &MemoryMap<'_>) -> Result<(),
 
 /// Emits the records for some segments in order, and returns the totals. `emit` is called only
 /// after all segments passed the checks.
-///
-/// # Errors
-///
-/// Those of [`check`].
+/// Fails as [`check`] does.
 pub fn plan(
     segments: &[Segment<'_>],
     memory_map: &MemoryMap<'_>,

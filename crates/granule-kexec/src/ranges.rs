@@ -28,10 +28,7 @@ impl<'a> Ranges<'a> {
 
     /// Adds an extent, which may overlap others. An extent that reaches beyond the last address
     /// ends there.
-    ///
-    /// # Errors
-    ///
-    /// [`Full`]; the set is unchanged.
+    /// Fails with [`Full`]; the set is unchanged.
     pub fn insert(&mut self, new: PhysRange) -> Result<(), Full> {
         if new.bytes == 0 {
             return Ok(());

@@ -140,12 +140,9 @@ impl<M: ListMemory, T: Fn(u64) -> bool, F: FnMut(Event)> RelocationCpu for Recor
         self.event(Event::Barrier(barrier));
     }
 
-    fn mask(&mut self) {}
-    fn vectors(&mut self, _address: u64) {}
     fn branch(&mut self, _address: u64) {
         self.flush();
     }
-    fn set_el2_vectors(&mut self, _number: u64, _address: u64) {}
     fn enter_el2(&mut self) {
         self.flush();
     }

@@ -5,6 +5,7 @@
 
 use core::fmt;
 use granule::arch::PageSize;
+use thiserror::Error;
 
 /// A range of physical memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -122,250 +123,124 @@ pub struct MemoryMap<'a> {
 }
 
 /// Why a next kernel is refused. A refusal changes nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages explain the fields")]
 pub enum Refusal {
     /// A segment has no bytes.
-    Empty {
-        /// The segment.
-        segment: &'static str,
-    },
+    #[error("the {segment} has no bytes")]
+    Empty { segment: &'static str },
     /// An address or a length is not a multiple of the page size.
+    #[error("{value:#x} of the {segment} is not a multiple of this kernel's {page} page size")]
     Misaligned {
-        /// The segment.
         segment: &'static str,
-        /// The address or length.
         value: u64,
-        /// The page size.
         page: PageSize,
     },
     /// The memory is smaller than the contents, or ends beyond 64 bits.
+    #[error(
+        "the {segment} has {bytes:#x} bytes and {memory:#x} bytes of memory, which does not go: \
+         expected at least as much memory, below 2^64"
+    )]
     Memory {
-        /// The segment.
         segment: &'static str,
-        /// Length of the contents.
         bytes: u64,
-        /// Length of the memory.
         memory: u64,
     },
     /// A destination is not entirely in RAM.
+    #[error("the {segment} is to be at {place}, which is not all RAM")]
     OutsideRam {
-        /// The segment.
         segment: &'static str,
-        /// Destination.
         place: PhysRange,
     },
     /// A destination lies in memory that must not be written.
+    #[error("the {segment} is to be at {place}, where {reserved} is reserved")]
     Reserved {
-        /// The segment.
         segment: &'static str,
-        /// Destination.
         place: PhysRange,
-        /// The reserved range.
         reserved: PhysRange,
     },
     /// Two destinations overlap.
+    #[error("the {segment} at {place} overlaps the {other} at {other_place}")]
     Overlap {
-        /// The first segment.
         segment: &'static str,
-        /// The second segment.
         other: &'static str,
-        /// Destination of the first.
         place: PhysRange,
-        /// Destination of the second.
         other_place: PhysRange,
     },
-    /// A segment has the wrong number of source pages.
+    /// A segment has the wrong number of source pages, here in bytes.
+    #[error("the {segment} takes {needed:#x} bytes of pages, and has {found:#x}")]
     Pages {
-        /// The segment.
         segment: &'static str,
-        /// Bytes of the pages it has.
         found: u64,
-        /// Bytes of the pages it needs.
         needed: u64,
     },
     /// Source pages are outside RAM, or in memory that is kept.
+    #[error("bytes of the {segment} are at {pages}, which is not RAM that they can be in")]
     Source {
-        /// The segment.
         segment: &'static str,
-        /// The run of pages.
         pages: PhysRange,
     },
     /// Source pages lie in a segment's destination without being in place there: they would be
     /// overwritten before they are read.
+    #[error(
+        "bytes of the {segment} are at {pages}, where the {other} is to be: they would be \
+         written over before they are read"
+    )]
     InTheWay {
-        /// The segment that owns the source pages.
         segment: &'static str,
-        /// The run of pages.
         pages: PhysRange,
-        /// The segment whose destination covers them.
         other: &'static str,
     },
-    /// No free stretch of RAM is long enough.
+    /// No free stretch of RAM is long enough at the requested alignment.
+    #[error(
+        "the {segment} takes {memory:#x} bytes in one piece, and the longest free one has \
+         {longest:#x}: free memory, or take a smaller one"
+    )]
     TooBig {
-        /// The segment to place.
         segment: &'static str,
-        /// Length of its memory.
         memory: u64,
-        /// Length of the longest free stretch at the requested alignment.
         longest: u64,
     },
     /// The initramfs is too far from the image: a kernel maps both in one window before it has read
     /// its memory map.
+    #[error(
+        "the {segment} is to be at {place}, outside of {window}: the boot protocol has it within \
+         32 GiB of the image, counted from a multiple of 1 GiB"
+    )]
     Far {
-        /// The segment.
         segment: &'static str,
-        /// Destination.
         place: PhysRange,
-        /// Where it may be.
         window: PhysRange,
     },
     /// The device tree is longer than the boot protocol allows.
+    #[error(
+        "the {segment} has {bytes:#x} bytes, and the boot protocol lets it have {most:#x}: take \
+         nodes or a part of the command line away"
+    )]
     Long {
-        /// The segment.
         segment: &'static str,
-        /// Length of the contents.
         bytes: u64,
-        /// The limit, in bytes.
         most: u64,
     },
     /// The blocks that the next kernel maps for the device tree contain something else than
     /// mappable RAM.
+    #[error(
+        "the {segment} is to be at {place}, and the boot protocol has it mapped in blocks of \
+         2 MiB: of {block} not all is RAM that may be mapped"
+    )]
     Block {
-        /// The segment.
         segment: &'static str,
-        /// Destination.
         place: PhysRange,
-        /// The block or blocks.
         block: PhysRange,
     },
-    /// No pages are left for the list, the tables or the relocation code.
-    OutOfPages {
-        /// Purpose of the pages.
-        what: &'static str,
-        /// The pages that are missing, at least.
-        needed: usize,
-    },
+    /// At least so many pages are missing for the list, the tables or the relocation code.
+    #[error("out of memory for the {what}: {needed} more pages are needed")]
+    OutOfPages { what: &'static str, needed: usize },
     /// A page of the transition lies in a segment's destination.
-    PageInTheWay {
-        /// Purpose of the page.
-        what: &'static str,
-        /// Address of the page.
-        page: u64,
-    },
+    #[error("the page at {page:#x} for the {what} lies where a segment is to be")]
+    PageInTheWay { what: &'static str, page: u64 },
 }
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::Empty { segment } => write!(f, "the {segment} has no bytes"),
-            Self::Misaligned {
-                segment,
-                value,
-                page,
-            } => write!(
-                f,
-                "{value:#x} of the {segment} is not a multiple of this kernel's {page} page size"
-            ),
-            Self::Memory {
-                segment,
-                bytes,
-                memory,
-            } => write!(
-                f,
-                "the {segment} has {bytes:#x} bytes and {memory:#x} bytes of memory, which does not go: \
-                 expected at least as much memory, below 2^64"
-            ),
-            Self::OutsideRam { segment, place } => {
-                write!(f, "the {segment} is to be at {place}, which is not all RAM")
-            }
-            Self::Reserved {
-                segment,
-                place,
-                reserved,
-            } => write!(
-                f,
-                "the {segment} is to be at {place}, where {reserved} is reserved"
-            ),
-            Self::Overlap {
-                segment,
-                other,
-                place,
-                other_place,
-            } => write!(
-                f,
-                "the {segment} at {place} overlaps the {other} at {other_place}"
-            ),
-            Self::Pages {
-                segment,
-                found,
-                needed,
-            } => write!(
-                f,
-                "the {segment} takes {needed:#x} bytes of pages, and has {found:#x}"
-            ),
-            Self::Source { segment, pages } => write!(
-                f,
-                "bytes of the {segment} are at {pages}, which is not RAM that they can be in"
-            ),
-            Self::InTheWay {
-                segment,
-                pages,
-                other,
-            } => write!(
-                f,
-                "bytes of the {segment} are at {pages}, where the {other} is to be: they would be \
-                 written over before they are read"
-            ),
-            Self::TooBig {
-                segment,
-                memory,
-                longest,
-            } => write!(
-                f,
-                "the {segment} takes {memory:#x} bytes in one piece, and the longest free one has \
-                 {longest:#x}: free memory, or take a smaller one"
-            ),
-            Self::Far {
-                segment,
-                place,
-                window,
-            } => write!(
-                f,
-                "the {segment} is to be at {place}, outside of {window}: the boot protocol has it within \
-                 32 GiB of the image, counted from a multiple of 1 GiB"
-            ),
-            Self::Long {
-                segment,
-                bytes,
-                most,
-            } => write!(
-                f,
-                "the {segment} has {bytes:#x} bytes, and the boot protocol lets it have {most:#x}: take \
-                 nodes or a part of the command line away"
-            ),
-            Self::Block {
-                segment,
-                place,
-                block,
-            } => write!(
-                f,
-                "the {segment} is to be at {place}, and the boot protocol has it mapped in blocks of \
-                 2 MiB: of {block} not all is RAM that may be mapped"
-            ),
-            Self::OutOfPages { what, needed } => write!(
-                f,
-                "out of memory for the {what}: {needed} more pages are needed"
-            ),
-            Self::PageInTheWay { what, page } => write!(
-                f,
-                "the page at {page:#x} for the {what} lies where a segment is to be"
-            ),
-        }
-    }
-}
-
-impl core::error::Error for Refusal {}
 
 /// The segment whose destination overlaps an extent, if there is one. Source pages that will be
 /// moved and all pages of the transition must be outside every destination.
@@ -376,10 +251,7 @@ pub fn in_the_way<'a, 'b>(segments: &'b [Segment<'a>], of: &PhysRange) -> Option
 
 /// Checks the destinations of all segments, each alone and against each other. Source pages are not
 /// checked, so a caller can check before it allocates them.
-///
-/// # Errors
-///
-/// The first [`Refusal`], in the order of the segments.
+/// Fails with the first [`Refusal`], in the order of the segments.
 pub fn check_places(segments: &[Segment<'_>], memory_map: &MemoryMap<'_>) -> Result<(), Refusal> {
     for (index, one) in segments.iter().enumerate() {
         let segment = one.name;

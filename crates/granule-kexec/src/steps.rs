@@ -9,14 +9,13 @@
 
 use super::header::ListHeader;
 use super::layout::{
-    CLEAN, COPY, EL2, END, EPD0, EPD1, LINK, MOST_LINE, RECORD_BYTES, SET_VECTORS,
+    EL2, END, EPD0, EPD1, LINK, MOST_LINE, RECORD_BYTES, SET_VECTORS, START, UNCACHED,
 };
-use super::layout::{START, UNCACHED};
 use super::plan::ListRecord;
 use core::mem::offset_of;
 use granule_trace::{Barrier, System};
 
-/// The CPU that executes the steps.
+/// The CPU that executes the steps. An observer leaves out what it does not look at.
 pub trait RelocationCpu {
     /// Loads a word of the list. The address is the one that the code uses: in the linear map, or
     /// physical once the MMU is off.
@@ -38,22 +37,22 @@ pub trait RelocationCpu {
     fn barrier(&mut self, barrier: Barrier);
 
     /// MSR DAIFSet: masks interrupts, SErrors and debug exceptions.
-    fn mask(&mut self);
+    fn mask(&mut self) {}
 
     /// MSR VBAR_EL1.
-    fn vectors(&mut self, address: u64);
+    fn vectors(&mut self, _address: u64) {}
 
     /// A branch to another page, from which instructions are fetched afterwards.
-    fn branch(&mut self, address: u64);
+    fn branch(&mut self, _address: u64) {}
 
     /// HVC #0 with x0 and x1, handled by the present vectors of EL2, which return.
-    fn set_el2_vectors(&mut self, number: u64, address: u64);
+    fn set_el2_vectors(&mut self, _number: u64, _address: u64) {}
 
     /// HVC #0 handled by the vectors set before, which do not return: execution continues at EL2.
-    fn enter_el2(&mut self);
+    fn enter_el2(&mut self) {}
 
     /// MSR SCTLR_EL2.
-    fn sctlr_el2(&mut self, value: u64);
+    fn sctlr_el2(&mut self, _value: u64) {}
 }
 
 /// The entry into the next kernel.
@@ -135,36 +134,26 @@ fn relocate(machine: &mut (impl RelocationCpu + ?Sized), header: u64, code: u64)
         // Data that will be read past the caches must be in memory. No dirty line may be written
         // back later over data that is stored past the caches.
         walk(machine, first, distance, &mut |machine, record| {
-            if record.kind & COPY != 0 {
-                lines(machine, System::DC_CIVAC, record.source, record.bytes, line);
+            let (to, from, bytes) = (record.destination, record.source, record.bytes);
+            if record.copies() {
+                lines(machine, System::DC_CIVAC, from, bytes, line);
             }
-            lines(
-                machine,
-                System::DC_CIVAC,
-                record.destination,
-                record.bytes,
-                line,
-            );
+            lines(machine, System::DC_CIVAC, to, bytes, line);
         });
         finish(machine);
         machine.system(System::SCTLR_EL1, sctlr);
         machine.barrier(Barrier::ISB);
         walk(machine, first, 0, &mut |machine, record| {
-            if record.kind & COPY != 0 {
+            if record.copies() {
                 copy(machine, record);
             }
         });
         machine.barrier(Barrier::DMB_SY);
         // Lines may have been fetched again until the MMU was off.
         walk(machine, first, 0, &mut |machine, record| {
-            if record.kind & COPY != 0 {
-                lines(
-                    machine,
-                    System::DC_IVAC,
-                    record.destination,
-                    record.bytes,
-                    line,
-                );
+            let (to, bytes) = (record.destination, record.bytes);
+            if record.copies() {
+                lines(machine, System::DC_IVAC, to, bytes, line);
             }
         });
         finish(machine);
@@ -236,36 +225,22 @@ fn walk<M: RelocationCpu + ?Sized>(
 
 /// Moves and cleans with the MMU and caches on.
 fn move_cached(machine: &mut (impl RelocationCpu + ?Sized), record: &ListRecord, line: u64) {
-    if record.kind & COPY == 0 {
-        lines(
-            machine,
-            System::DC_CVAC,
-            record.destination,
-            record.bytes,
-            line,
-        );
-    } else if record.kind & CLEAN == 0 {
-        copy(machine, record);
-    } else if line < LINE {
-        copy(machine, record);
-        lines(
-            machine,
-            System::DC_CVAC,
-            record.destination,
-            record.bytes,
-            line,
-        );
-    } else {
+    let (to, from, bytes) = (record.destination, record.source, record.bytes);
+    if record.copies() && record.cleans() && line >= LINE {
         // Each line is cleaned right after it is stored, while it is still in the nearest cache. A
         // line longer than this step is cleaned more than once, the last time after all of it was
         // stored.
-        let mut done = 0;
-        while done < record.bytes {
-            let to = record.destination.wrapping_add(done);
-            machine.move_line(to, record.source.wrapping_add(done));
-            machine.system(System::DC_CVAC, to);
-            done += LINE;
+        for done in (0..bytes).step_by(LINE as usize) {
+            machine.move_line(to.wrapping_add(done), from.wrapping_add(done));
+            machine.system(System::DC_CVAC, to.wrapping_add(done));
         }
+        return;
+    }
+    if record.copies() {
+        copy(machine, record);
+    }
+    if record.cleans() || !record.copies() {
+        lines(machine, System::DC_CVAC, to, bytes, line);
     }
 }
 
@@ -273,13 +248,9 @@ const LINE: u64 = super::layout::LINE as u64;
 
 #[inline(never)]
 fn copy(machine: &mut (impl RelocationCpu + ?Sized), record: &ListRecord) {
-    let mut done = 0;
-    while done < record.bytes {
-        machine.move_line(
-            record.destination.wrapping_add(done),
-            record.source.wrapping_add(done),
-        );
-        done += LINE;
+    for done in (0..record.bytes).step_by(LINE as usize) {
+        let (to, from) = (record.destination, record.source);
+        machine.move_line(to.wrapping_add(done), from.wrapping_add(done));
     }
 }
 

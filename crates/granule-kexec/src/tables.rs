@@ -14,7 +14,6 @@
 )]
 
 use super::segment::{PhysRange, Refusal, Segment, in_the_way};
-use core::fmt;
 use core::ops::ControlFlow;
 use granule::arch::registers::{Tcr, Ttbr};
 use granule::arch::{
@@ -24,6 +23,7 @@ use granule::arch::{
 use granule::table::{
     Entry, Leaves, PageTables, Piece, TableEnvironment, TableError, Visit, publish,
 };
+use thiserror::Error;
 
 /// The inputs of [`build`].
 #[derive(Clone, Copy, Debug)]
@@ -113,13 +113,6 @@ impl Transition {
         upper.ttbr()
     }
 
-    /// The number of address bits of the identity map.
-    #[must_use]
-    pub const fn identity_bits(&self) -> u32 {
-        let [lower, _] = &self.halves;
-        lower.geometry.va_bits()
-    }
-
     /// The number that is added, wrapping, to a physical address for its address in the linear map.
     #[must_use]
     pub const fn distance(&self) -> u64 {
@@ -149,12 +142,14 @@ impl Transition {
 }
 
 /// Why the transitional tables cannot be built. All pages taken for them were given back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TransitionError {
     /// Pages are missing, or a page lies in a segment's destination.
+    #[error("{0}")]
     Refused(Refusal),
     /// No identity map reaches the relocation code's page.
+    #[error("the relocation code at {page} cannot be mapped where it is: {why}")]
     Code {
         /// Address of the page.
         page: PhysicalAddress,
@@ -162,23 +157,9 @@ pub enum TransitionError {
         why: GeometryError,
     },
     /// A range cannot be mapped.
+    #[error("the tables for the relocation: {0}")]
     Table(TableError),
 }
-
-impl fmt::Display for TransitionError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Refused(why) => why.fmt(f),
-            Self::Code { page, why } => write!(
-                f,
-                "the relocation code at {page} cannot be mapped where it is: {why}"
-            ),
-            Self::Table(why) => write!(f, "the tables for the relocation: {why}"),
-        }
-    }
-}
-
-impl core::error::Error for TransitionError {}
 
 impl From<TableError> for TransitionError {
     fn from(why: TableError) -> Self {
@@ -194,10 +175,7 @@ impl From<TableError> for TransitionError {
 
 /// The geometry of the lower half with the fewest address bits that reach the page of the
 /// relocation code.
-///
-/// # Errors
-///
-/// The CPU lacks that address size in the descriptor format of the upper half: another page is
+/// Fails if the CPU lacks that address size in the descriptor format of the upper half: another page is
 /// needed.
 pub fn identity_geometry(
     cpu: &CpuFeatures,
@@ -212,10 +190,7 @@ pub fn identity_geometry(
 
 /// Builds the tables. The environment has the same type as for the caller's other tables, so the
 /// code for a page size exists only once.
-///
-/// # Errors
-///
-/// [`TransitionError`], after all pages were given back.
+/// Fails with [`TransitionError`], after all pages were given back.
 pub fn build<P: Page, E: TableEnvironment>(
     environment: E,
     needs: &Needs<'_>,

@@ -8,55 +8,33 @@ use super::header::ListHeader;
 use super::layout::{CLEAN, COPY, END, LINK, RECORD_BYTES, UNIT};
 use super::memory::ListMemory;
 use super::plan::ListRecord;
-use core::fmt;
 use granule::arch::PhysicalAddress;
+use thiserror::Error;
 
 /// Why a list is not followed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages explain the fields")]
 pub enum ListError {
     /// The header is missing.
-    NoList {
-        /// The address where it was expected.
-        address: u64,
-    },
+    #[error(
+        "the list of what is to be relocated is not at {address:#x}: load the next kernel again"
+    )]
+    NoList { address: u64 },
     /// A link or record leads outside memory, or has a form that
     /// [`RelocationList`](super::RelocationList) never writes.
-    Lost {
-        /// The address in question.
-        address: u64,
-    },
+    #[error(
+        "the list of what is to be relocated was written over, and leads to {address:#x}: load \
+         the next kernel again"
+    )]
+    Lost { address: u64 },
     /// The digest does not match.
-    Digest {
-        /// The digest in the header.
-        expected: u64,
-        /// The digest of the list as read.
-        found: u64,
-    },
+    #[error(
+        "the list of what is to be relocated was written over, its digest is {found:#018x}, \
+         expected {expected:#018x}: load the next kernel again"
+    )]
+    Digest { expected: u64, found: u64 },
 }
-
-impl fmt::Display for ListError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::NoList { address } => write!(
-                f,
-                "the list of what is to be relocated is not at {address:#x}: load the next kernel again"
-            ),
-            Self::Lost { address } => write!(
-                f,
-                "the list of what is to be relocated was written over, and leads to {address:#x}: load \
-                 the next kernel again"
-            ),
-            Self::Digest { expected, found } => write!(
-                f,
-                "the list of what is to be relocated was written over, its digest is {found:#018x}, \
-                 expected {expected:#018x}: load the next kernel again"
-            ),
-        }
-    }
-}
-
-impl core::error::Error for ListError {}
 
 fn load(memory: &impl ListMemory, base: u64, offset: u64) -> Result<u64, ListError> {
     let lost = ListError::Lost { address: base };
@@ -64,21 +42,20 @@ fn load(memory: &impl ListMemory, base: u64, offset: u64) -> Result<u64, ListErr
     memory.load(address.ok_or(lost)?).ok_or(lost)
 }
 
-pub(super) fn load_record(memory: &impl ListMemory, at: u64) -> Result<ListRecord, ListError> {
-    Ok(ListRecord {
-        destination: load(memory, at, 0)?,
-        source: load(memory, at, 8)?,
-        bytes: load(memory, at, 16)?,
-        kind: load(memory, at, 24)?,
-    })
-}
-
-fn load_header(memory: &impl ListMemory, at: u64) -> Result<ListHeader, ListError> {
-    let mut words = [0; ListHeader::WORDS];
+/// Loads the words of a structure at an address.
+fn load_words<const COUNT: usize>(
+    memory: &impl ListMemory,
+    at: u64,
+) -> Result<[u64; COUNT], ListError> {
+    let mut words = [0; COUNT];
     for (index, word) in words.iter_mut().enumerate() {
         *word = load(memory, at, 8 * index as u64)?;
     }
-    Ok(ListHeader::of(words))
+    Ok(words)
+}
+
+pub(super) fn load_record(memory: &impl ListMemory, at: u64) -> Result<ListRecord, ListError> {
+    load_words::<4>(memory, at).map(|words| zerocopy::transmute!(words))
 }
 
 /// The digest of a header and of its records; each record is passed to `each`.
@@ -101,9 +78,10 @@ pub(super) fn digest(
     let mut linked = false;
     loop {
         let record = load_record(memory, at)?;
-        for word in [record.destination, record.source, record.bytes, record.kind] {
-            digest.word(word);
-        }
+        record
+            .words()
+            .into_iter()
+            .for_each(|word| digest.word(word));
         match record.kind {
             END if left == 0 => return Ok(digest.value()),
             LINK if !linked => {
@@ -129,16 +107,14 @@ pub(super) fn digest(
 
 /// Reads the whole list whose first page is at `head` and returns its header if nothing has changed
 /// since it was sealed. Each record is passed to `each` before the digest is compared.
-///
-/// # Errors
-///
-/// [`ListError`]; no part of the list may be followed then.
+/// Fails with [`ListError`]; no part of the list may be followed then.
 pub fn verify(
     memory: &impl ListMemory,
     head: PhysicalAddress,
     each: impl FnMut(&ListRecord),
 ) -> Result<ListHeader, ListError> {
-    let header = load_header(memory, head.0)?;
+    let words = load_words::<{ ListHeader::WORDS }>(memory, head.0)?;
+    let header: ListHeader = zerocopy::transmute!(words);
     if header.magic != ListHeader::MAGIC {
         return Err(ListError::NoList { address: head.0 });
     }

@@ -38,42 +38,34 @@ pub struct Program {
 }
 
 /// The numbers that stand in braces in the text.
-fn constant(name: &str) -> Result<u64, String> {
-    let field = |offset: usize| Ok(offset as u64);
-    match name {
-        "flags" => field(offset_of!(ListHeader, flags)),
-        "distance" => field(offset_of!(ListHeader, distance)),
-        "ttbr1" => field(offset_of!(ListHeader, ttbr1)),
-        "entry" => field(offset_of!(ListHeader, entry)),
-        "code" => field(offset_of!(ListHeader, code)),
-        "tcr" => field(offset_of!(ListHeader, tcr)),
-        "sctlr_el2" => field(offset_of!(ListHeader, sctlr_el2)),
-        "epd0" => Ok(Tcr::EPD0),
-        "epd1" => Ok(Tcr::EPD1),
-        "uncached_bit" => Ok(0),
-        "el2_bit" => Ok(1),
-        "set_vectors" => Ok(granule_kexec::SET_VECTORS),
-        "copy" => Ok(1),
-        "copy_bit" => Ok(0),
-        "clean_bit" => Ok(1),
-        "link_bit" => Ok(2),
-        "most_line" => Ok(1024),
-        "start" => Ok(START),
-        "code_bytes" => Ok(CODE_BYTES as u64),
-        other => Err(format!("no constant {other}")),
-    }
-}
+const CONSTANTS: [(&str, u64); 19] = [
+    ("flags", offset_of!(ListHeader, flags) as u64),
+    ("distance", offset_of!(ListHeader, distance) as u64),
+    ("ttbr1", offset_of!(ListHeader, ttbr1) as u64),
+    ("entry", offset_of!(ListHeader, entry) as u64),
+    ("code", offset_of!(ListHeader, code) as u64),
+    ("tcr", offset_of!(ListHeader, tcr) as u64),
+    ("sctlr_el2", offset_of!(ListHeader, sctlr_el2) as u64),
+    ("epd0", Tcr::EPD0),
+    ("epd1", Tcr::EPD1),
+    ("uncached_bit", 0),
+    ("el2_bit", 1),
+    ("set_vectors", granule_kexec::SET_VECTORS),
+    ("copy", 1),
+    ("copy_bit", 0),
+    ("clean_bit", 1),
+    ("link_bit", 2),
+    ("most_line", 1024),
+    ("start", START),
+    ("code_bytes", CODE_BYTES as u64),
+];
 
-fn with_constants(line: &str) -> Result<String, String> {
-    let mut out = String::new();
-    let mut rest = line;
-    while let Some((before, after)) = rest.split_once('{') {
-        let (name, after) = after.split_once('}').ok_or("no closing brace")?;
-        out += before;
-        out += &constant(name)?.to_string();
-        rest = after;
-    }
-    Ok(out + rest)
+fn with_constants(line: &str) -> String {
+    CONSTANTS
+        .iter()
+        .fold(line.to_owned(), |line, (name, value)| {
+            line.replace(&format!("{{{name}}}"), &value.to_string())
+        })
 }
 
 impl Program {
@@ -82,7 +74,10 @@ impl Program {
         let mut repeated: Option<(usize, Vec<(usize, String)>)> = None;
         for (number, line) in text.lines().enumerate() {
             let line = line.split("//").next().unwrap_or_default().trim();
-            let line = with_constants(line)?;
+            let line = with_constants(line);
+            if line.contains('{') {
+                return Err(format!("no such constant: {line}"));
+            }
             if line.is_empty() {
                 continue;
             }

@@ -35,10 +35,6 @@ fn loads(way: &Way) -> Vec<(Loaded, &'static [u32])> {
 }
 
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "interpreted instructions take Miri minutes; nothing unsafe is in it"
-)]
 fn predicted_counts_are_the_executed_ones() {
     let program = program();
     for way in ways() {
@@ -71,10 +67,6 @@ fn of_list(loaded: &Loaded) -> u64 {
 }
 
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "interpreted instructions take Miri minutes; nothing unsafe is in it"
-)]
 fn copying_takes_the_predicted_loads_and_stores() {
     let program = program();
     let mut seen = 0;

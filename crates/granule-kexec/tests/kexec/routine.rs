@@ -21,29 +21,18 @@ pub struct Loaded {
     pub memory: Memory,
     pub header: ListHeader,
     pub at: u64,
-    segments: Vec<(u64, u64, u64, Clean, Vec<PhysRange>)>,
+    segments: Vec<Segment<'static>>,
     pub list: BTreeSet<u64>,
 }
 
-fn load(segments: Vec<(u64, u64, u64, Clean, Vec<PhysRange>)>, way: &Way) -> Loaded {
-    let views: Vec<Segment<'_>> = segments
-        .iter()
-        .map(|(destination, bytes, memory, clean, pages)| Segment {
-            name: "segment",
-            destination: *destination,
-            bytes: *bytes,
-            memory: *memory,
-            pages,
-            clean: *clean,
-        })
-        .collect();
+fn load(segments: Vec<Segment<'static>>, way: &Way) -> Loaded {
     let mut memory = Memory::default();
     let mut pages = Pages::new(PageSize::K4, BASE + 30 * MIB, 100);
     let memory_map = MemoryMap {
         kept: &[],
         ..memory_map()
     };
-    let mut list = write(&mut memory, &mut pages, &views, &memory_map).unwrap();
+    let mut list = write(&mut memory, &mut pages, &segments, &memory_map).unwrap();
     let transition = transition();
     let header = seal(&mut list, &mut memory, way, transition, 1 << 39).unwrap();
     Loaded {
@@ -55,6 +44,32 @@ fn load(segments: Vec<(u64, u64, u64, Clean, Vec<PhysRange>)>, way: &Way) -> Loa
     }
 }
 
+fn segment(
+    destination: u64,
+    bytes: u64,
+    memory: u64,
+    clean: Clean,
+    pages: Vec<PhysRange>,
+) -> Segment<'static> {
+    Segment {
+        name: "segment",
+        destination,
+        bytes,
+        memory,
+        pages: pages.leak(),
+        clean,
+    }
+}
+
+/// The runs of pages of a segment, each with the address where it is to be.
+fn runs(segment: &Segment<'static>) -> impl Iterator<Item = (u64, PhysRange)> {
+    let mut at = segment.destination;
+    segment.pages.iter().map(move |run| {
+        at += run.bytes;
+        (at - run.bytes, *run)
+    })
+}
+
 /// An image in runs of pages, some of it in place, a tree, an initramfs: a bit of everything, in
 /// more than one page of the list.
 pub fn everything(way: &Way, pages: u64) -> Loaded {
@@ -64,32 +79,17 @@ pub fn everything(way: &Way, pages: u64) -> Loaded {
         3 => PhysRange::new(BASE + index * PAGE, PAGE),
         _ => PhysRange::new(far + (2 * index + u64::from(index % 4 == 1)) * PAGE, PAGE),
     });
-    let image: Vec<PhysRange> = image.collect();
-    let tree = vec![PhysRange::new(far + 8 * MIB, PAGE)];
-    let initramfs = vec![
+    let (bytes, memory) = (pages * PAGE - 100, (pages + 2) * PAGE);
+    let image = segment(BASE, bytes, memory, Clean::All, image.collect());
+    let source = vec![PhysRange::new(far + 8 * MIB, PAGE)];
+    let tree = segment(BASE + 8 * MIB, 77, PAGE, Clean::Moved, source);
+    let at = BASE + 16 * MIB;
+    let sources = vec![
         PhysRange::new(far + 9 * MIB, 2 * PAGE),
-        PhysRange::new(BASE + 16 * MIB + 2 * PAGE, PAGE),
+        PhysRange::new(at + 2 * PAGE, PAGE),
     ];
-    load(
-        vec![
-            (
-                BASE,
-                pages * PAGE - 100,
-                (pages + 2) * PAGE,
-                Clean::All,
-                image,
-            ),
-            (BASE + 8 * MIB, 77, PAGE, Clean::Moved, tree),
-            (
-                BASE + 16 * MIB,
-                3 * PAGE,
-                3 * PAGE,
-                Clean::Nothing,
-                initramfs,
-            ),
-        ],
-        way,
-    )
+    let initramfs = segment(at, 3 * PAGE, 3 * PAGE, Clean::Nothing, sources);
+    load(vec![image, tree, initramfs], way)
 }
 
 fn cpu(loaded: &Loaded, line: u32) -> Cpu {
@@ -109,21 +109,15 @@ fn in_rust(loaded: &Loaded, line: u32) -> (Begin, Cpu) {
     (begin, cpu)
 }
 
-/// Runs the assembly; returns the number of instructions too.
-pub fn in_assembly(
-    program: &Program,
-    loaded: &Loaded,
-    line: u32,
-) -> Result<(Begin, Cpu, u64), String> {
+/// The begin of the next kernel, the CPU, and the number of instructions.
+type Executed = Result<(Begin, Cpu, u64), String>;
+
+/// Runs the assembly.
+pub fn in_assembly(program: &Program, loaded: &Loaded, line: u32) -> Executed {
     at_most(2_000_000, program, loaded, line)
 }
 
-fn at_most(
-    most: u64,
-    program: &Program,
-    loaded: &Loaded,
-    line: u32,
-) -> Result<(Begin, Cpu, u64), String> {
+fn at_most(most: u64, program: &Program, loaded: &Loaded, line: u32) -> Executed {
     let mut cpu = cpu(loaded, line);
     let mut run = Run::new(program, &mut cpu, way().code.0);
     run.most = most;
@@ -133,14 +127,13 @@ fn at_most(
 }
 
 pub fn ways() -> Vec<Way> {
-    [(false, false), (false, true), (true, false), (true, true)]
-        .into_iter()
-        .map(|(uncached, el2)| Way {
-            uncached,
-            el2,
-            ..way()
-        })
-        .collect()
+    let all = [(false, false), (false, true), (true, false), (true, true)];
+    let all = all.map(|(uncached, el2)| Way {
+        uncached,
+        el2,
+        ..way()
+    });
+    all.into()
 }
 
 /// 16, 32, 64, 128 and 4096 bytes.
@@ -151,17 +144,12 @@ pub fn program() -> Program {
 }
 
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "interpreted instructions take Miri minutes; nothing unsafe is in it"
-)]
 fn assembly_and_rust_do_the_same_steps_in_the_same_order() {
     let program = program();
     for way in ways() {
-        let loaded = everything(&way, if cfg!(miri) { 4 } else { 180 });
-        assert!(cfg!(miri) || loaded.list.len() > 1, "no link is followed");
-        let lines = if cfg!(miri) { &LINES[2..3] } else { &LINES[..] };
-        for &line in lines {
+        let loaded = everything(&way, 180);
+        assert!(loaded.list.len() > 1, "no link is followed");
+        for line in LINES {
             let (begin, rust) = in_rust(&loaded, line);
             let (other, assembly, _) = in_assembly(&program, &loaded, line).unwrap();
             assert_eq!(begin, other);
@@ -197,21 +185,15 @@ fn with_a_link(mut loaded: Loaded) -> Loaded {
 }
 
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "interpreted instructions take Miri minutes; nothing unsafe is in it"
-)]
 fn no_instruction_is_idle() {
     let program = program();
-    let ways = ways();
-    let some = if cfg!(miri) { 1 } else { ways.len() };
-    let loaded: Vec<Loaded> = ways[..some]
+    let loaded: Vec<Loaded> = ways()
         .iter()
         .map(|way| with_a_link(everything(way, 4)))
         .collect();
     let mut expected = Vec::new();
     for one in &loaded {
-        for line in [4, 2, 10].into_iter().take(if cfg!(miri) { 1 } else { 3 }) {
+        for line in [4, 2, 10] {
             expected.push((one, line, in_rust(one, line)));
         }
     }
@@ -227,7 +209,6 @@ fn no_instruction_is_idle() {
     };
     assert!(!differs(&program));
     let idle: Vec<&str> = (0..program.instructions.len())
-        .step_by(if cfg!(miri) { 60 } else { 1 })
         .filter(|&index| !differs(&program.without(index)))
         .map(|index| program.instructions[index].text.as_str())
         .collect();
@@ -237,43 +218,39 @@ fn no_instruction_is_idle() {
     expected.extend(["mov     x1, xzr", "mov     x2, xzr"]);
     // The loop of a CPU that takes an unexpected exception, as the vectors above.
     expected.extend(["wfi", stop]);
-    if !cfg!(miri) {
-        assert_eq!(idle, expected);
-    }
+    assert_eq!(idle, expected);
 }
 
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "pages word by word take Miri minutes; nothing unsafe is in it"
-)]
 fn the_wanted_bytes_are_there_and_nothing_else_is_written() {
     for way in ways() {
-        let loaded = everything(&way, if cfg!(miri) { 4 } else { 150 });
+        let loaded = everything(&way, 150);
         let (begin, cpu) = in_rust(&loaded, 4);
+        let (address, arguments, el2) = (way.entry.0, [way.tree.0, 0, 0, 0], way.el2);
         assert_eq!(
             begin,
             Begin {
-                address: way.entry.0,
-                arguments: [way.tree.0, 0, 0, 0],
-                el2: way.el2,
+                address,
+                arguments,
+                el2
             }
         );
         assert_eq!(cpu.count(|did| matches!(did, Did::Fault(_))), 0);
         let mut wanted = loaded.memory.clone();
-        for (destination, _, _, _, pages) in &loaded.segments {
-            let mut at = *destination;
-            for run in pages {
-                for offset in (0..run.bytes).step_by(8) {
-                    if run.start != at {
-                        wanted.write(at + offset, untouched(run.start + offset));
-                    }
-                }
-                at += run.bytes;
+        let moved = loaded.segments.iter().flat_map(runs);
+        for (at, run) in moved.filter(|(at, run)| run.start != *at) {
+            for offset in (0..run.bytes).step_by(8) {
+                wanted.write(at + offset, untouched(run.start + offset));
             }
         }
         assert!(cpu.memory == wanted);
     }
+}
+
+/// When the MMU was switched off.
+fn mmu_off(cpu: &Cpu) -> usize {
+    let off = |did: &Did| matches!(did, Did::System(System::SCTLR_EL1, value) if value & 1 == 0);
+    cpu.did.iter().position(off).unwrap()
 }
 
 /// When something was done last, by the address that it was done to.
@@ -306,43 +283,28 @@ fn operated(system: System) -> impl Fn(&Did) -> Option<u64> {
 }
 
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "pages word by word take Miri minutes; nothing unsafe is in it"
-)]
 fn every_line_is_cleaned_after_it_is_stored_and_waited_for_before_the_mmu_goes_off() {
     for el2 in [false, true] {
         let way = Way { el2, ..way() };
-        let loaded = everything(&way, if cfg!(miri) { 4 } else { 20 });
+        let loaded = everything(&way, 20);
         for line in [3, 4, 5] {
             let (_, cpu) = in_rust(&loaded, line);
-            let off = cpu.did.iter().position(
-                |did| matches!(did, Did::System(System::SCTLR_EL1, value) if value & 1 == 0),
-            );
-            let off = off.unwrap();
-            let waits = cpu
-                .did
-                .iter()
-                .rposition(|did| *did == Did::Barrier(Barrier::DSB_SY));
-            let waits = waits.unwrap();
-            assert!(waits < off);
+            let wait = Did::Barrier(Barrier::DSB_SY);
+            let waits = cpu.did.iter().rposition(|did| *did == wait).unwrap();
+            assert!(waits < mmu_off(&cpu));
             let mut cleaned = 0;
             let stores = last(&cpu, stored);
             let whole_line = |at: u64| at & !((4 << line) - 1);
             let cleans = last(&cpu, |did| operated(System::DC_CVAC)(did).map(whole_line));
-            for (destination, bytes, memory, clean, pages) in &loaded.segments {
-                let whole = bytes.next_multiple_of(PAGE);
-                for offset in (0..*memory).step_by(4 << line) {
-                    let at = destination + offset;
-                    let behind = offset >= whole;
-                    let (mut from, mut moved) = (*destination, false);
-                    for run in pages {
-                        moved |= (from..from + run.bytes).contains(&at) && run.start != from;
-                        from += run.bytes;
-                    }
-                    let must = match clean {
+            for segment in &loaded.segments {
+                let whole = segment.bytes.next_multiple_of(PAGE);
+                for offset in (0..segment.memory).step_by(4 << line) {
+                    let at = segment.destination + offset;
+                    let moved = runs(segment)
+                        .any(|(to, run)| (to..to + run.bytes).contains(&at) && run.start != to);
+                    let must = match segment.clean {
                         Clean::Nothing => false,
-                        Clean::Moved => moved || behind,
+                        Clean::Moved => moved || offset >= whole,
                         _ => true,
                     };
                     let at = at.wrapping_add(cpu.distance);
@@ -371,29 +333,22 @@ fn every_line_is_cleaned_after_it_is_stored_and_waited_for_before_the_mmu_goes_o
 pub fn one_run(pages: u64, clean: Clean, uncached: bool) -> Loaded {
     let way = Way { uncached, ..way() };
     let source = vec![PhysRange::new(RAM[1].start, pages * PAGE)];
-    load(
-        vec![(BASE, pages * PAGE, pages * PAGE, clean, source)],
-        &way,
-    )
+    let bytes = pages * PAGE;
+    load(vec![segment(BASE, bytes, bytes, clean, source)], &way)
 }
 
 /// Instructions for 64 bytes of one more page, from the difference, in hundredths.
 fn per_line(clean: Clean) -> u64 {
     let program = program();
     let count = |pages| {
-        in_assembly(&program, &one_run(pages, clean, false), 4)
-            .unwrap()
-            .2
+        let loaded = one_run(pages, clean, false);
+        in_assembly(&program, &loaded, 4).unwrap().2
     };
     let (few, many) = (count(1), count(9));
     (many - few) * 100 / (8 * PAGE / 64)
 }
 
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "interpreted instructions take Miri minutes; nothing unsafe is in it"
-)]
 fn a_line_takes_so_many_instructions() {
     // The yardstick is 9.5 for the copy, and 1 for each line cleaned; 1.1 times that is the limit.
     assert_eq!(per_line(Clean::Nothing), 850);
@@ -401,10 +356,6 @@ fn a_line_takes_so_many_instructions() {
 }
 
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "interpreted instructions take Miri minutes; nothing unsafe is in it"
-)]
 fn all_but_lines_that_are_only_cleaned_is_below_the_limit_and_barriers_do_not_grow() {
     let program = program();
     let mut barriers = BTreeSet::new();
@@ -419,11 +370,9 @@ fn all_but_lines_that_are_only_cleaned_is_below_the_limit_and_barriers_do_not_gr
         // The code's beginning and end, and three instructions for each record and each page.
         let fixed = 150.0 + 12.0 * loaded.header.records as f64;
         // Memory that is cleaned and not copied takes two and a half instructions a line.
-        let only_cleaned = 2.5
-            * lines(
-                loaded.segments[0].2 - loaded.segments[0].1.next_multiple_of(PAGE)
-                    + pages / 4 * PAGE,
-            );
+        let image = &loaded.segments[0];
+        let behind = image.memory - image.bytes.next_multiple_of(PAGE);
+        let only_cleaned = 2.5 * lines(behind + pages / 4 * PAGE);
         assert!(
             (executed as f64) < limit + fixed + only_cleaned,
             "{executed} instructions, limit {limit}"
@@ -443,62 +392,40 @@ fn all_but_lines_that_are_only_cleaned_is_below_the_limit_and_barriers_do_not_gr
 }
 
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "pages word by word take Miri minutes; nothing unsafe is in it"
-)]
 fn without_the_mmu_nothing_is_left_in_caches() {
     let loaded = everything(
         &Way {
             uncached: true,
             ..way()
         },
-        if cfg!(miri) { 4 } else { 20 },
+        20,
     );
     let (_, cpu) = in_rust(&loaded, 4);
-    let off = cpu
-        .did
-        .iter()
-        .position(|did| matches!(did, Did::System(System::SCTLR_EL1, _)))
-        .unwrap();
+    let off = mmu_off(&cpu);
     let copies = |did: &Did| matches!(did, Did::Store(_));
     let begins = cpu.did.iter().position(copies).unwrap();
     let cleans = first(&cpu, operated(System::DC_CIVAC));
     let drops = first(&cpu, operated(System::DC_IVAC));
     assert!(off < begins, "something is copied with the MMU on");
     let last_store = cpu.did.iter().rposition(copies).unwrap();
-    for (destination, _, _, _, pages) in &loaded.segments {
-        let mut at = *destination;
-        for run in pages {
-            for offset in (0..run.bytes).step_by(64) {
-                if run.start != at {
-                    // Read past the caches, so cleaned before; written past them, so neither
-                    // written back over nor found as it was.
-                    for line in [run.start + offset, at + offset] {
-                        let line = line.wrapping_add(cpu.distance);
-                        assert!(cleans[&line] < off);
-                    }
-                    assert!(drops[&(at + offset)] > last_store);
-                }
+    let moved = loaded.segments.iter().flat_map(runs);
+    for (at, run) in moved.filter(|(at, run)| run.start != *at) {
+        for offset in (0..run.bytes).step_by(64) {
+            // Read past the caches, so cleaned before; written past them, so neither
+            // written back over nor found as it was.
+            for line in [run.start + offset, at + offset] {
+                assert!(cleans[&line.wrapping_add(cpu.distance)] < off);
             }
-            at += run.bytes;
+            assert!(drops[&(at + offset)] > last_store);
         }
     }
 }
 
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "interpreted instructions take Miri minutes; nothing unsafe is in it"
-)]
 fn the_code_fits_its_page_and_begins_where_it_is_jumped_to() {
     let program = program();
     assert_eq!(program.bytes, CODE_BYTES as u64);
-    assert!(
-        PageSize::ALL
-            .iter()
-            .all(|size| size.bytes() >= CODE_BYTES as u64)
-    );
+    assert!(PageSize::MIN.bytes() >= CODE_BYTES as u64);
     assert!(Program::parse("frobnicate: bad {nothing}").is_err());
     assert!(Program::parse("    .align 3").is_err());
     let broken = Program::parse(&TEXT.replace("dsb     sy", "dsb     st")).unwrap();
@@ -507,31 +434,21 @@ fn the_code_fits_its_page_and_begins_where_it_is_jumped_to() {
 }
 
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "pages word by word take Miri minutes; nothing unsafe is in it"
-)]
 fn the_recorded_events_are_the_executed_steps() {
     for way in ways() {
-        let loaded = everything(&way, if cfg!(miri) { 4 } else { 30 });
+        let loaded = everything(&way, 30);
         let (begin, cpu) = in_rust(&loaded, 4);
         let segments = &loaded.segments;
         let is_emitted = |at: u64| {
-            segments.iter().any(|(destination, _, memory, clean, _)| {
-                (*destination..destination + memory).contains(&at)
-                    && (way.uncached || *clean != Clean::Nothing)
+            segments.iter().any(|segment| {
+                let place = segment.destination..segment.destination + segment.memory;
+                place.contains(&at) && (way.uncached || segment.clean != Clean::Nothing)
             })
         };
         let mut events = Vec::new();
         let emit = |event| events.push(event);
-        let mut recorder = Recorder::new(
-            &loaded.memory,
-            loaded.header.distance,
-            cpu.tcr,
-            64,
-            is_emitted,
-            emit,
-        );
+        let (memory, distance) = (&loaded.memory, loaded.header.distance);
+        let mut recorder = Recorder::new(memory, distance, cpu.tcr, 64, is_emitted, emit);
         assert_eq!(leave(&mut recorder, loaded.at), begin);
         // Line by line again, and stores word by word.
         let mut found = Vec::new();
@@ -544,11 +461,10 @@ fn the_recorded_events_are_the_executed_steps() {
                     instruction,
                     start,
                     bytes,
-                } => found.extend(
-                    (start..start + bytes)
-                        .step_by(64)
-                        .map(|at| Did::System(instruction, at)),
-                ),
+                } => {
+                    let lines = (start..start + bytes).step_by(64);
+                    found.extend(lines.map(|at| Did::System(instruction, at)));
+                }
                 Event::Data { start, bytes } => {
                     written.extend((start..start + bytes).step_by(8));
                 }
@@ -578,10 +494,7 @@ fn the_recorded_events_are_the_executed_steps() {
             .map(|at| at.wrapping_sub(distance));
         assert!(written == stores.filter(|at| is_emitted(*at)).collect());
         // Runs, not lines: far fewer events than steps.
-        assert!(
-            events.len() < 40 + 8 * loaded.header.records as usize,
-            "{}",
-            events.len()
-        );
+        let most = 40 + 8 * loaded.header.records as usize;
+        assert!(events.len() < most, "{}", events.len());
     }
 }

@@ -46,9 +46,10 @@ fn tree() -> Segment<'static> {
     }
 }
 
-/// Returns the refusal of a wrong pair of segments, the same by all checks; nothing is emitted, no
-/// page taken, nothing written.
-fn refused(segments: &[Segment<'_>]) -> Refusal {
+/// Checks that all checks alike refuse these segments with a line that contains `expected`, and that
+/// nothing is emitted, no page taken and nothing written.
+#[track_caller]
+fn refused(segments: &[Segment<'_>], expected: &str) {
     let why = check(segments, &memory_map()).unwrap_err();
     let emitted = plan(segments, &memory_map(), |record| panic!("{record:?}"));
     assert_eq!(emitted, Err(why));
@@ -58,52 +59,75 @@ fn refused(segments: &[Segment<'_>]) -> Refusal {
     assert_eq!(list, Err(why));
     assert!(pages.out.is_empty() && memory == Memory::default());
     let line = why.to_string();
-    assert!(line.lines().count() == 1 && !line.is_empty(), "{line}");
-    why
-}
-
-#[test]
-fn right_ones_are_not_refused() {
-    assert_eq!(check(&[image(), tree()], &memory_map()), Ok(()));
-}
-
-#[test]
-fn no_bytes() {
-    let empty = Segment { bytes: 0, ..tree() };
-    assert_eq!(
-        refused(&[image(), empty]),
-        Refusal::Empty {
-            segment: "device tree"
-        }
+    assert!(
+        line.contains(expected) && line.lines().count() == 1,
+        "{line:?} lacks {expected:?}"
     );
 }
 
+/// The tree in other memory.
+fn placed(destination: u64, memory: u64) -> Segment<'static> {
+    Segment {
+        destination,
+        memory,
+        ..tree()
+    }
+}
+
 #[test]
-fn half_pages() {
-    let page = PageSize::K4;
-    for wrong in [
-        Segment {
-            destination: BASE + 8 * MIB + 0x800,
-            ..tree()
-        },
-        Segment {
-            memory: 0x1800,
-            ..tree()
-        },
-        Segment {
-            pages: &[PhysRange::new(BASE + 23 * MIB + 8, 0x1000)],
-            ..tree()
-        },
-        Segment {
-            pages: &[PhysRange::new(BASE + 23 * MIB, 0x1008)],
-            ..tree()
-        },
+fn impossible_places_are_refused() {
+    let (low, high) = (RAM[0], RAM[1]);
+    let (low_end, high_end) = (low.start + low.bytes, high.start + high.bytes);
+    let empty = Segment { bytes: 0, ..tree() };
+    let full = Segment {
+        bytes: 0x1001,
+        ..tree()
+    };
+    let endless = Segment {
+        bytes: u64::MAX,
+        ..placed(u64::MAX - 0x1fff, 0x1000)
+    };
+    let page = "this kernel's 4k page size";
+    let (memory, outside) = ("bytes of memory, which does not go", "which is not all RAM");
+    for (wrong, expected) in [
+        (empty, "the device tree has no bytes"),
+        (placed(BASE + 8 * MIB + 0x800, 0x1000), page),
+        (placed(BASE + 8 * MIB, 0x1800), page),
+        (full, "the device tree has 0x1001 bytes and 0x1000"),
+        (placed(u64::MAX - 0xfff, 0x1000), memory),
+        (placed(BASE, u64::MAX - 0xfff), memory),
+        (endless, memory),
+        (placed(0, 0x1000), outside),
+        (placed(low.start - 0x1000, 0x2000), outside),
+        (placed(low_end, 0x1000), outside),
+        // Across the hole.
+        (
+            placed(low_end - 0x1000, high.start - low_end + 0x2000),
+            outside,
+        ),
+        (placed(high_end - 0x1000, 0x2000), outside),
+        (
+            placed(image().destination, 0x1000),
+            "the device tree at 0x40200000..0x40201000 overlaps the image",
+        ),
+        (
+            placed(image().destination + 3 * MIB - 0x1000, 0x1000),
+            "overlaps the image at 0x40200000..0x40500000",
+        ),
     ] {
-        let why = refused(&[image(), wrong]);
-        assert!(
-            matches!(why, Refusal::Misaligned { segment: "device tree", page: found, .. } if found == page),
-            "{why}"
-        );
+        refused(&[image(), wrong], expected);
+    }
+    for taken in [FIRMWARE, HANDED] {
+        for (start, memory) in [
+            (taken.start, 0x1000),
+            (taken.start - 0x1000, 0x2000),
+            (taken.start + taken.bytes - 0x1000, 0x2000),
+        ] {
+            refused(
+                &[image(), placed(start, memory)],
+                &format!("where {taken} is reserved"),
+            );
+        }
     }
     // Places that are valid for 4K need not be for 64K.
     let memory_map = MemoryMap {
@@ -118,45 +142,52 @@ fn half_pages() {
 }
 
 #[test]
-fn memory_that_does_not_go() {
-    for (destination, bytes, memory) in [
-        (BASE, 0x1001, 0x1000),
-        (u64::MAX - 0xfff, 1, 0x1000),
-        (BASE, 1, u64::MAX - 0xfff),
-        (u64::MAX - 0x1fff, u64::MAX, 0x1000),
+fn sources_that_cannot_be_read_are_refused() {
+    let (place, page) = (image().destination, "this kernel's 4k page size");
+    let run = PhysRange::new;
+    let (count, kind) = (
+        "takes 0x1000 bytes of pages, and has",
+        "which is not RAM that they can be in",
+    );
+    let overwritten = "where the image is to be: they would be written over";
+    for (pages, expected) in [
+        (&[run(BASE + 23 * MIB + 8, 0x1000)][..], page),
+        (&[run(BASE + 23 * MIB, 0x1008)], page),
+        (&[], count),
+        (&[run(BASE + 23 * MIB, 0x2000)], count),
+        (
+            &[run(BASE + 23 * MIB, 0x1000), run(BASE + 24 * MIB, 0x1000)],
+            count,
+        ),
+        (&[run(0x1000, 0x1000)], kind),
+        (&[run(RAM[0].start + RAM[0].bytes, 0x1000)], kind),
+        (&[HANDED], kind),
+        (&[run(BASE, 0), run(BASE, 0x1000)], kind),
+        (&[run(u64::MAX - 0xfff, 0x1000)], kind),
+        // In another one's place, and in what another one zeroes itself.
+        (&[run(place, 0x1000)], overwritten),
+        (&[run(place + 3 * MIB - 0x1000, 0x1000)], overwritten),
     ] {
-        let wrong = Segment {
-            destination,
-            bytes,
-            memory,
-            ..tree()
-        };
-        let why = refused(&[wrong]);
-        assert!(matches!(why, Refusal::Memory { .. }), "{why}");
+        refused(&[image(), Segment { pages, ..tree() }], expected);
     }
+    // In one's own place, but elsewhere.
+    let pages = &[run(place + 0x1000, 2 * MIB)];
+    refused(&[Segment { pages, ..image() }], overwritten);
 }
 
 #[test]
-fn outside_ram() {
-    let (low, high) = (RAM[0], RAM[1]);
-    for (destination, memory) in [
-        (0, 0x1000),
-        (low.start - 0x1000, 0x2000),
-        (low.start + low.bytes, 0x1000),
-        // Across the hole.
-        (
-            low.start + low.bytes - 0x1000,
-            high.start - low.start - low.bytes + 0x2000,
-        ),
-        (high.start + high.bytes - 0x1000, 0x2000),
+fn right_segments_are_not_refused() {
+    let behind = placed(image().destination + image().memory, 0x1000);
+    // Reserved memory may be read: firmware may have left an initramfs there.
+    let pages = &[FIRMWARE];
+    for right in [
+        &[image(), tree()][..],
+        &[image(), behind],
+        &[placed(FIRMWARE.start - 0x1000, 0x1000)],
+        &[placed(HANDED.start - 0x1000, 0x1000)],
+        &[Segment { pages, ..image() }],
     ] {
-        let wrong = Segment {
-            destination,
-            memory,
-            ..tree()
-        };
-        let why = refused(&[image(), wrong]);
-        assert!(matches!(why, Refusal::OutsideRam { .. }), "{why}");
+        assert_eq!(check(right, &memory_map()), Ok(()));
     }
     // Banks that touch are one, in any order.
     let ram = [
@@ -169,147 +200,7 @@ fn outside_ram() {
         kept: &[],
         ..memory_map()
     };
-    let over = Segment {
-        destination: 0x2000,
-        memory: 0x2000,
-        ..tree()
-    };
-    assert_eq!(check_places(&[over], &memory_map), Ok(()));
-}
-
-#[test]
-fn in_reserved_memory() {
-    for taken in [FIRMWARE, HANDED] {
-        for (destination, memory) in [
-            (taken.start, 0x1000),
-            (taken.start - 0x1000, 0x2000),
-            (taken.start + taken.bytes - 0x1000, 0x2000),
-        ] {
-            let wrong = Segment {
-                destination,
-                memory,
-                ..tree()
-            };
-            let why = refused(&[image(), wrong]);
-            assert!(
-                matches!(why, Refusal::Reserved { reserved, .. } if reserved == taken),
-                "{why}"
-            );
-        }
-        // Right beside it is right.
-        let beside = Segment {
-            destination: taken.start - 0x1000,
-            ..tree()
-        };
-        assert_eq!(check(&[beside], &memory_map()), Ok(()));
-    }
-}
-
-#[test]
-fn overlapping_each_other() {
-    let image = image();
-    for destination in [image.destination, image.destination + 3 * MIB - 0x1000] {
-        let wrong = Segment {
-            destination,
-            ..tree()
-        };
-        let why = refused(&[image, wrong]);
-        assert!(
-            matches!(
-                why,
-                Refusal::Overlap {
-                    segment: "device tree",
-                    other: "image",
-                    ..
-                }
-            ),
-            "{why}"
-        );
-    }
-    let behind = Segment {
-        destination: image.destination + image.memory,
-        ..tree()
-    };
-    assert_eq!(check(&[image, behind], &memory_map()), Ok(()));
-}
-
-#[test]
-fn too_few_pages_and_too_many() {
-    for pages in [
-        &[][..],
-        &[PhysRange::new(BASE + 23 * MIB, 0x2000)],
-        &[
-            PhysRange::new(BASE + 23 * MIB, 0x1000),
-            PhysRange::new(BASE + 24 * MIB, 0x1000),
-        ],
-    ] {
-        let why = refused(&[image(), Segment { pages, ..tree() }]);
-        assert!(
-            matches!(
-                why,
-                Refusal::Pages {
-                    segment: "device tree",
-                    needed: 0x1000,
-                    ..
-                }
-            ),
-            "{why}"
-        );
-    }
-}
-
-#[test]
-fn bytes_where_none_can_be() {
-    for pages in [
-        &[PhysRange::new(0x1000, 0x1000)][..],
-        &[PhysRange::new(RAM[0].start + RAM[0].bytes, 0x1000)],
-        &[HANDED],
-        &[PhysRange::new(BASE, 0), PhysRange::new(BASE, 0x1000)],
-        &[PhysRange::new(u64::MAX - 0xfff, 0x1000)],
-    ] {
-        let why = refused(&[image(), Segment { pages, ..tree() }]);
-        assert!(matches!(why, Refusal::Source { .. }), "{why}");
-    }
-    // Reserved memory may be read: firmware may have left an initramfs there.
-    let pages = &[FIRMWARE];
-    let from_firmware = Segment { pages, ..image() };
-    assert_eq!(check(&[from_firmware], &memory_map()), Ok(()));
-}
-
-#[test]
-fn bytes_that_would_be_written_over_before_they_are_read() {
-    let image = image();
-    let place = image.destination;
-    // In another one's place; in what another one zeroes itself; in one's own, but elsewhere.
-    for start in [place, place + 3 * MIB - 0x1000] {
-        let pages = [PhysRange::new(start, 0x1000)];
-        let wrong = Segment {
-            pages: &pages,
-            ..tree()
-        };
-        let why = refused(&[image, wrong]);
-        assert!(
-            matches!(why, Refusal::InTheWay { other: "image", .. }),
-            "{why}"
-        );
-    }
-    let shifted = [PhysRange::new(place + 0x1000, 2 * MIB)];
-    let wrong = Segment {
-        pages: &shifted,
-        ..image
-    };
-    let why = refused(&[wrong]);
-    assert!(
-        matches!(
-            why,
-            Refusal::InTheWay {
-                segment: "image",
-                other: "image",
-                ..
-            }
-        ),
-        "{why}"
-    );
+    assert_eq!(check_places(&[placed(0x2000, 0x2000)], &memory_map), Ok(()));
 }
 
 #[test]
@@ -325,42 +216,40 @@ fn pages_of_the_transition_must_be_elsewhere() {
 
 #[test]
 fn the_lowest_place_is_found_and_too_big_is_refused() {
-    let place = |memory, align, taken: &[Segment<'_>]| {
-        find_place("image", memory, align, &ANYWHERE, taken, &memory_map())
-    };
-    assert_eq!(place(MIB, (2 * MIB, 0), &[]), Ok(BASE));
-    assert_eq!(place(MIB, (2 * MIB, 0x8_0000), &[]), Ok(BASE + 0x8_0000));
-    // Behind the image, which ends at 5 MiB.
-    assert_eq!(place(3 * MIB, (2 * MIB, 0), &[image()]), Ok(BASE + 6 * MIB));
-    assert_eq!(place(MIB, (0x1000, 0), &[image()]), Ok(BASE));
-    // Only behind the hole.
-    let low = Segment {
-        destination: BASE,
-        memory: 40 * MIB,
-        ..image()
-    };
-    assert_eq!(place(8 * MIB, (2 * MIB, 0), &[low]), Ok(BASE + 52 * MIB));
-    assert_eq!(
-        place(41 * MIB, (2 * MIB, 0), &[]),
+    let too_big = |memory, longest| {
         Err(Refusal::TooBig {
             segment: "image",
-            memory: 41 * MIB,
-            longest: 40 * MIB,
+            memory,
+            longest,
         })
+    };
+    let anywhere = |memory, align, taken: &[Segment<'_>]| {
+        find_place("image", memory, align, &ANYWHERE, taken, &memory_map())
+    };
+    assert_eq!(anywhere(MIB, (2 * MIB, 0), &[]), Ok(BASE));
+    assert_eq!(anywhere(MIB, (2 * MIB, 0x8_0000), &[]), Ok(BASE + 0x8_0000));
+    // Behind the image, which ends at 5 MiB.
+    assert_eq!(
+        anywhere(3 * MIB, (2 * MIB, 0), &[image()]),
+        Ok(BASE + 6 * MIB)
     );
-    assert!(place(u64::MAX, (1, 0), &[]).is_err());
-    let line = place(41 * MIB, (2 * MIB, 0), &[]).unwrap_err().to_string();
+    assert_eq!(anywhere(MIB, (0x1000, 0), &[image()]), Ok(BASE));
+    // Only behind the hole.
+    let low = placed(BASE, 40 * MIB);
+    assert_eq!(anywhere(8 * MIB, (2 * MIB, 0), &[low]), Ok(BASE + 52 * MIB));
+    let refused = anywhere(41 * MIB, (2 * MIB, 0), &[]);
+    assert_eq!(refused, too_big(41 * MIB, 40 * MIB));
+    let line = refused.unwrap_err().to_string();
     assert!(
         line.contains("0x2900000") && line.contains("0x2800000"),
         "{line}"
     );
-}
+    assert!(anywhere(u64::MAX, (1, 0), &[]).is_err());
 
-#[test]
-fn a_place_is_found_in_a_part_of_ram() {
-    let place = |memory, within: PhysRange| {
+    let inside = |memory, start, bytes| {
+        let within = PhysRange::new(BASE + start, bytes);
         find_place(
-            "initramfs",
+            "image",
             memory,
             (0x1000, 0),
             &within,
@@ -368,24 +257,17 @@ fn a_place_is_found_in_a_part_of_ram() {
             &memory_map(),
         )
     };
-    let from = |start, bytes| PhysRange::new(BASE + start, bytes);
-    assert_eq!(place(MIB, from(0, 64 * MIB)), Ok(BASE));
+    assert_eq!(inside(MIB, 0, 64 * MIB), Ok(BASE));
     // In the middle of a bank, and of what is taken.
     assert_eq!(
-        place(MIB, from(7 * MIB + 1, 64 * MIB)),
+        inside(MIB, 7 * MIB + 1, 64 * MIB),
         Ok(BASE + 7 * MIB + 0x1000)
     );
-    assert_eq!(place(MIB, from(3 * MIB, 64 * MIB)), Ok(BASE + 5 * MIB));
+    assert_eq!(inside(MIB, 3 * MIB, 64 * MIB), Ok(BASE + 5 * MIB));
     // Up to its last byte.
-    assert_eq!(place(2 * MIB, from(6 * MIB, 2 * MIB)), Ok(BASE + 6 * MIB));
-    assert_eq!(
-        place(2 * MIB, from(6 * MIB + 1, 2 * MIB)),
-        Err(Refusal::TooBig {
-            segment: "initramfs",
-            memory: 2 * MIB,
-            longest: 2 * MIB - 0xfff,
-        })
-    );
+    assert_eq!(inside(2 * MIB, 6 * MIB, 2 * MIB), Ok(BASE + 6 * MIB));
+    let refused = inside(2 * MIB, 6 * MIB + 1, 2 * MIB);
+    assert_eq!(refused, too_big(2 * MIB, 2 * MIB - 0xfff));
 }
 
 const GIB: u64 = 1 << 30;
