@@ -29,32 +29,34 @@ pub(super) fn split_once(bytes: &[u8], separator: u8) -> Option<(&[u8], &[u8])> 
     Some((head, tail))
 }
 
+fn chunk<const BYTES: usize>(bytes: &[u8], at: usize) -> Option<[u8; BYTES]> {
+    let (_, tail) = bytes.split_at_checked(at)?;
+    tail.first_chunk().copied()
+}
+
 /// The big-endian 32-bit number at offset `at`.
 pub(super) fn be32(bytes: &[u8], at: usize) -> Option<u32> {
-    let (_, tail) = bytes.split_at_checked(at)?;
-    let (number, _) = tail.split_first_chunk::<4>()?;
-    Some(u32::from_be_bytes(*number))
+    chunk(bytes, at).map(u32::from_be_bytes)
+}
+
+/// The big-endian 64-bit number at offset `at`.
+pub(super) fn be64(bytes: &[u8], at: usize) -> Option<u64> {
+    chunk(bytes, at).map(u64::from_be_bytes)
 }
 
 /// The little-endian 16-bit number at offset `at`.
 pub(super) fn le16(bytes: &[u8], at: usize) -> Option<u16> {
-    let (_, tail) = bytes.split_at_checked(at)?;
-    let (number, _) = tail.split_first_chunk::<2>()?;
-    Some(u16::from_le_bytes(*number))
+    chunk(bytes, at).map(u16::from_le_bytes)
 }
 
 /// The little-endian 32-bit number at offset `at`.
 pub(super) fn le32(bytes: &[u8], at: usize) -> Option<u32> {
-    let (_, tail) = bytes.split_at_checked(at)?;
-    let (number, _) = tail.split_first_chunk::<4>()?;
-    Some(u32::from_le_bytes(*number))
+    chunk(bytes, at).map(u32::from_le_bytes)
 }
 
 /// The little-endian 64-bit number at offset `at`.
 pub(super) fn le64(bytes: &[u8], at: usize) -> Option<u64> {
-    let (_, tail) = bytes.split_at_checked(at)?;
-    let (number, _) = tail.split_first_chunk::<8>()?;
-    Some(u64::from_le_bytes(*number))
+    chunk(bytes, at).map(u64::from_le_bytes)
 }
 
 /// A short invalid text, kept by value for the error line that quotes it.

@@ -10,6 +10,7 @@ use super::machines::KnownMachine;
 use super::sizes::SizeSet;
 use core::fmt;
 use granule::arch::{CpuFeatures, PageSize};
+use thiserror::Error;
 
 /// A wish for a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +86,8 @@ pub struct PageSizeChoice {
 }
 
 /// No page size can be used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("{}", self.text())]
 pub struct NoPageSize;
 
 impl NoPageSize {
@@ -99,14 +101,6 @@ impl NoPageSize {
     }
 }
 
-impl fmt::Display for NoPageSize {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.text())
-    }
-}
-
-impl core::error::Error for NoPageSize {}
-
 /// Chooses the page size. The first of these that is possible wins: the command line's wish, the
 /// machine's preferences, the build's default, the smallest size that the CPU and the kernel have
 /// and the machine may use.
@@ -118,10 +112,7 @@ impl core::error::Error for NoPageSize {}
 /// pages waste the least memory. If a machine may use none of its CPU's sizes, it gets the CPU's
 /// smallest, with a note: the table can be wrong, and a kernel that does not start cannot show
 /// that.
-///
-/// # Errors
-///
-/// [`NoPageSize`] if the CPU has no page size that the kernel has code for.
+/// Fails with [`NoPageSize`] if the CPU has no page size that the kernel has code for.
 pub fn choose_page_size(inputs: &PageSizeInputs<'_>) -> Result<PageSizeChoice, NoPageSize> {
     let forbidden = inputs
         .machine
@@ -130,38 +121,26 @@ pub fn choose_page_size(inputs: &PageSizeInputs<'_>) -> Result<PageSizeChoice, N
     let mut granted = None;
 
     if let Wish::Garbled(text) = inputs.command_line {
-        notes.push(ChoiceNote {
-            by: Source::CommandLine,
-            wish: Refused::NotAPageSize(text),
-        });
+        notes.push(Source::CommandLine, Refused::NotAPageSize(text));
     }
     let mut ask = |source, size| {
-        if granted.is_none() {
-            if !inputs.built.has(size) {
-                notes.push(ChoiceNote {
-                    by: source,
-                    wish: Refused::PageSizeNotBuilt(size, inputs.built),
-                });
-            } else if !inputs.cpu.has(size) {
-                notes.push(ChoiceNote {
-                    by: source,
-                    wish: Refused::PageSizeCpuLacks(size),
-                });
-            } else if forbidden.has(size) && source != Source::CommandLine {
-                notes.push(ChoiceNote {
-                    by: source,
-                    wish: Refused::PageSizeForbidden(size),
-                });
-            } else {
-                if forbidden.has(size) {
-                    notes.push(ChoiceNote {
-                        by: source,
-                        wish: Refused::ForbiddenButAsked(size),
-                    });
-                }
-                granted = Some((size, source));
-            }
+        if granted.is_some() {
+            return;
         }
+        let refused = if !inputs.built.has(size) {
+            Refused::PageSizeNotBuilt(size, inputs.built)
+        } else if !inputs.cpu.has(size) {
+            Refused::PageSizeCpuLacks(size)
+        } else if forbidden.has(size) && source != Source::CommandLine {
+            Refused::PageSizeForbidden(size)
+        } else {
+            granted = Some((size, source));
+            if !forbidden.has(size) {
+                return;
+            }
+            Refused::ForbiddenButAsked(size)
+        };
+        notes.push(source, refused);
     };
     if let Wish::Wanted(size) = inputs.command_line {
         ask(Source::CommandLine, size);
@@ -180,10 +159,7 @@ pub fn choose_page_size(inputs: &PageSizeInputs<'_>) -> Result<PageSizeChoice, N
             Some(size) => (size, Source::Fallback),
             None => {
                 let size = usable.smallest_except(SizeSet::NONE).ok_or(NoPageSize)?;
-                notes.push(ChoiceNote {
-                    by: Source::MachineTable,
-                    wish: Refused::AllForbidden(size),
-                });
+                notes.push(Source::MachineTable, Refused::AllForbidden(size));
                 (size, Source::Fallback)
             }
         },
@@ -241,10 +217,7 @@ pub fn choose_va_bits(cpu: &CpuFeatures, page_size: PageSize, wish: Wish<u32>) -
     };
     let mut notes = Notes::EMPTY;
     if let Some(wish) = refused {
-        notes.push(ChoiceNote {
-            by: Source::CommandLine,
-            wish,
-        });
+        notes.push(Source::CommandLine, wish);
     }
     VaBitsChoice {
         bits: DEFAULT,
@@ -263,30 +236,6 @@ pub struct ChoiceNote {
     pub wish: Refused,
 }
 
-/// A wish, and why it was refused or needs a warning.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Refused {
-    /// The text is not a page size.
-    NotAPageSize(Text),
-    /// The kernel has no code for this page size, only for the sizes of the set.
-    PageSizeNotBuilt(PageSize, SizeSet),
-    /// The CPU does not have this page size.
-    PageSizeCpuLacks(PageSize),
-    /// The machine must not use this page size.
-    PageSizeForbidden(PageSize),
-    /// The machine must not use this page size, but the command line requests it: the size is used.
-    ForbiddenButAsked(PageSize),
-    /// The machine must not use any size that the CPU has: this size is used all the same.
-    AllForbidden(PageSize),
-    /// The text is not a number of bits.
-    NotAVaSize(Text),
-    /// This number of bits is not among [`VA_BITS`].
-    NoSuchVaBits(u32),
-    /// The CPU does not have this number of bits with this page size.
-    VaBitsCpuLacks(u32, PageSize),
-}
-
 impl fmt::Display for ChoiceNote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let who = match self.by {
@@ -295,63 +244,49 @@ impl fmt::Display for ChoiceNote {
             Source::BuildDefault => "build default",
             Source::Fallback => "fallback",
         };
-        write!(f, "{who}: ")?;
-        match self.wish {
-            Refused::NotAPageSize(text) => {
-                write!(f, "arm64.pagesize={text} ignored: expected 4k, 16k or 64k")
-            }
-            Refused::PageSizeNotBuilt(size, built) => {
-                write!(
-                    f,
-                    "page size {size} ignored: this kernel was built for {built} only"
-                )
-            }
-            Refused::PageSizeCpuLacks(size) => {
-                write!(
-                    f,
-                    "page size {size} ignored: this CPU does not have it (ID_AA64MMFR0_EL1)"
-                )
-            }
-            Refused::PageSizeForbidden(size) => {
-                write!(
-                    f,
-                    "page size {size} ignored: the machine table forbids it on this machine"
-                )
-            }
-            Refused::ForbiddenButAsked(size) => {
-                write!(
-                    f,
-                    "page size {size} taken, though the machine table forbids it on this machine"
-                )
-            }
-            Refused::AllForbidden(size) => write!(
-                f,
-                "every page size that this CPU has is forbidden on this machine: taking {size}"
-            ),
-            Refused::NotAVaSize(text) => {
-                write!(
-                    f,
-                    "arm64.vabits={text} ignored: expected 36, 39, 42, 47, 48 or 52"
-                )
-            }
-            Refused::NoSuchVaBits(bits) => {
-                write!(
-                    f,
-                    "arm64.vabits={bits} ignored: expected 36, 39, 42, 47, 48 or 52"
-                )
-            }
-            Refused::VaBitsCpuLacks(bits, size) => {
-                let feature = match size {
-                    PageSize::K4 => "FEAT_LPA2 for 4k pages (ID_AA64MMFR0_EL1.TGRAN4)",
-                    PageSize::K16 => "FEAT_LPA2 for 16k pages (ID_AA64MMFR0_EL1.TGRAN16)",
-                    _ => "FEAT_LVA (ID_AA64MMFR2_EL1.VARange)",
-                };
-                write!(
-                    f,
-                    "arm64.vabits={bits} ignored: this CPU does not have {feature}"
-                )
-            }
-        }
+        write!(f, "{who}: {}", self.wish)
+    }
+}
+
+/// A wish, and why it was refused or needs a warning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Refused {
+    /// The text is not a page size.
+    #[error("arm64.pagesize={0} ignored: expected 4k, 16k or 64k")]
+    NotAPageSize(Text),
+    /// The kernel has no code for this page size, only for the sizes of the set.
+    #[error("page size {0} ignored: this kernel was built for {1} only")]
+    PageSizeNotBuilt(PageSize, SizeSet),
+    /// The CPU does not have this page size.
+    #[error("page size {0} ignored: this CPU does not have it (ID_AA64MMFR0_EL1)")]
+    PageSizeCpuLacks(PageSize),
+    /// The machine must not use this page size.
+    #[error("page size {0} ignored: the machine table forbids it on this machine")]
+    PageSizeForbidden(PageSize),
+    /// The machine must not use this page size, but the command line requests it: the size is used.
+    #[error("page size {0} taken, though the machine table forbids it on this machine")]
+    ForbiddenButAsked(PageSize),
+    /// The machine must not use any size that the CPU has: this size is used all the same.
+    #[error("every page size that this CPU has is forbidden on this machine: taking {0}")]
+    AllForbidden(PageSize),
+    /// The text is not a number of bits.
+    #[error("arm64.vabits={0} ignored: expected 36, 39, 42, 47, 48 or 52")]
+    NotAVaSize(Text),
+    /// This number of bits is not among [`VA_BITS`].
+    #[error("arm64.vabits={0} ignored: expected 36, 39, 42, 47, 48 or 52")]
+    NoSuchVaBits(u32),
+    /// The CPU does not have this number of bits with this page size.
+    #[error("arm64.vabits={0} ignored: this CPU does not have {feature}", feature = wide(*.1))]
+    VaBitsCpuLacks(u32, PageSize),
+}
+
+/// Names the feature by which a CPU has more than 48 bits of virtual address.
+const fn wide(size: PageSize) -> &'static str {
+    match size {
+        PageSize::K4 => "FEAT_LPA2 for 4k pages (ID_AA64MMFR0_EL1.TGRAN4)",
+        PageSize::K16 => "FEAT_LPA2 for 16k pages (ID_AA64MMFR0_EL1.TGRAN16)",
+        _ => "FEAT_LVA (ID_AA64MMFR2_EL1.VARange)",
     }
 }
 
@@ -369,9 +304,9 @@ impl Notes {
         notes: [None; Self::CAPACITY],
     };
 
-    fn push(&mut self, note: ChoiceNote) {
+    fn push(&mut self, by: Source, wish: Refused) {
         if let Some(free) = self.notes.iter_mut().find(|slot| slot.is_none()) {
-            *free = Some(note);
+            *free = Some(ChoiceNote { by, wish });
         }
     }
 

@@ -62,10 +62,7 @@ impl Requirement {
     }
 
     /// Checks `driver` when it is probed, before it touches its device.
-    ///
-    /// # Errors
-    ///
-    /// A one-line message when the driver must be left out.
+    /// Fails with a one-line message when the driver must be left out.
     pub fn check(self, driver: &str, running: PageSize) -> Result<(), Mismatch<'_>> {
         if self.accepts(running) {
             return Ok(());

@@ -41,9 +41,10 @@
 //! # Ok::<(), granule_boot::stamp::StampError>(())
 //! ```
 
-use core::fmt;
 use core::ops::Range;
+use crc::{CRC_32_ISO_HDLC, Crc, Table};
 use granule::arch::PageSize;
+use thiserror::Error;
 
 /// The size of a stamp in bytes.
 pub const BYTES: usize = 48;
@@ -80,20 +81,12 @@ impl Stamp {
     /// The stamp for `data`, written under pages of `page_size`.
     #[must_use]
     pub fn new(kind: Kind, units: Units, page_size: PageSize, data: &[u8]) -> Self {
-        let mut checksum = Checksum::new();
-        checksum.add(data);
-        Self::of_pieces(kind, units, page_size, checksum)
-    }
-
-    /// The stamp for data in several pieces, all of which were added to `data`.
-    #[must_use]
-    pub const fn of_pieces(kind: Kind, units: Units, page_size: PageSize, data: Checksum) -> Self {
         Self {
             kind,
             units,
             page_size,
-            length: data.length,
-            checksum: data.value(),
+            length: data.len() as u64,
+            checksum: CRC.checksum(data),
         }
     }
 
@@ -117,7 +110,7 @@ impl Stamp {
         put(24, &self.page_size.bytes().to_le_bytes());
         put(32, &self.length.to_le_bytes());
         put(40, &self.checksum.to_le_bytes());
-        let own = Checksum::of(bytes.get(..OWN_CRC).unwrap_or_default());
+        let own = CRC.checksum(bytes.get(..OWN_CRC).unwrap_or_default());
         for (to, from) in bytes.iter_mut().skip(OWN_CRC).zip(own.to_le_bytes()) {
             *to = from;
         }
@@ -125,10 +118,7 @@ impl Stamp {
     }
 
     /// Decodes the stamp at the start of `bytes`. The bytes after it are not read.
-    ///
-    /// # Errors
-    ///
-    /// The stamp is missing, cannot be decoded, or is for data of another kind.
+    /// Fails if the stamp is missing, cannot be decoded, or is for data of another kind.
     pub fn read(bytes: &[u8], kind: Kind) -> Result<Self, StampError> {
         let found = bytes.len();
         let Some((bytes, _)) = bytes.split_first_chunk::<BYTES>() else {
@@ -145,7 +135,7 @@ impl Stamp {
         if version != VERSION {
             return Err(StampError::UnknownVersion { found: version });
         }
-        let own = Checksum::of(bytes.get(..OWN_CRC).unwrap_or_default());
+        let own = CRC.checksum(bytes.get(..OWN_CRC).unwrap_or_default());
         if u32::from_le_bytes(field(bytes, OWN_CRC)) != own {
             return Err(StampError::Corrupted { what: "stamp" });
         }
@@ -176,10 +166,7 @@ impl Stamp {
 
     /// Decodes a stamp and verifies that the data after it is intact. [`check`](Self::check) decides
     /// whether the reader's page size may read it.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`read`](Self::read) and [`verify`](Self::verify).
+    /// Fails as [`read`](Self::read) and [`verify`](Self::verify) do.
     pub fn open(bytes: &[u8], kind: Kind) -> Result<(Self, &[u8]), StampError> {
         let stamp = Self::read(bytes, kind)?;
         let data = bytes.get(BYTES..).unwrap_or_default();
@@ -197,39 +184,22 @@ impl Stamp {
     }
 
     /// Verifies that `data` is the data that was stamped.
-    ///
-    /// # Errors
-    ///
-    /// The length or the checksum differs.
+    /// Fails if the length or the checksum differs.
     pub fn verify(&self, data: &[u8]) -> Result<(), StampError> {
-        let mut checksum = Checksum::new();
-        checksum.add(data);
-        self.verify_pieces(checksum)
-    }
-
-    /// Verifies data in several pieces, all of which were added to `data`.
-    ///
-    /// # Errors
-    ///
-    /// As [`verify`](Self::verify).
-    pub const fn verify_pieces(&self, data: Checksum) -> Result<(), StampError> {
-        if data.length != self.length {
+        if data.len() as u64 != self.length {
             return Err(StampError::Truncated {
                 needed: self.length,
-                found: data.length,
+                found: data.len() as u64,
             });
         }
-        if data.value() != self.checksum {
+        if CRC.checksum(data) != self.checksum {
             return Err(StampError::Corrupted { what: "data" });
         }
         Ok(())
     }
 
     /// Checks that a kernel with page size `running` may read the data unchanged.
-    ///
-    /// # Errors
-    ///
-    /// The data counts in pages of another size.
+    /// Fails if the data counts in pages of another size.
     pub fn check(&self, running: PageSize) -> Result<(), StampError> {
         if self.units == Units::Bytes || self.page_size == running {
             return Ok(());
@@ -238,12 +208,6 @@ impl Stamp {
             written: self.page_size,
             running,
         })
-    }
-
-    /// The kind of data, as its writer named it.
-    #[must_use]
-    pub const fn kind(&self) -> Kind {
-        self.kind
     }
 
     /// The unit of the numbers in the data.
@@ -305,160 +269,56 @@ fn field<const N: usize>(bytes: &[u8; BYTES], at: usize) -> [u8; N] {
     field
 }
 
-/// CRC-32 (as in Ethernet and zip) of data that arrives in pieces.
-#[derive(Clone, Copy, Debug)]
-pub struct Checksum {
-    state: u32,
-    length: u64,
-}
-
-impl Checksum {
-    /// The checksum of no data.
-    #[must_use]
-    pub const fn new() -> Self {
-        Self {
-            state: u32::MAX,
-            length: 0,
-        }
-    }
-
-    /// Adds `data` to the checksum.
-    pub fn add(&mut self, data: &[u8]) {
-        for byte in data {
-            let index = (self.state as u8 ^ byte) as usize;
-            // The index has 8 bits and the table 256 entries.
-            self.state = self.state >> 8 ^ TABLE.get(index).copied().unwrap_or_default();
-        }
-        self.length = self.length.wrapping_add(data.len() as u64);
-    }
-
-    const fn value(self) -> u32 {
-        !self.state
-    }
-
-    fn of(data: &[u8]) -> u32 {
-        let mut checksum = Self::new();
-        checksum.add(data);
-        checksum.value()
-    }
-}
-
-impl Default for Checksum {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-/// The remainder of each byte, for the reversed polynomial.
-#[allow(
-    clippy::indexing_slicing,
-    reason = "evaluated when it is compiled, where a panic is an error of the build"
-)]
-static TABLE: [u32; 256] = {
-    const POLYNOMIAL: u32 = 0xedb8_8320;
-    let mut table = [0; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        let mut value = byte as u32;
-        let mut bit = 0;
-        while bit < 8 {
-            value = value >> 1 ^ if value & 1 == 1 { POLYNOMIAL } else { 0 };
-            bit += 1;
-        }
-        table[byte] = value;
-        byte += 1;
-    }
-    table
-};
+/// CRC-32, as in Ethernet and zip.
+static CRC: Crc<u32, Table<1>> = Crc::<u32, Table<1>>::new(&CRC_32_ISO_HDLC);
 
 /// Why data cannot be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages explain the fields")]
 pub enum StampError {
     /// The number of bytes is wrong.
-    Truncated {
-        /// The expected number of bytes.
-        needed: u64,
-        /// The number of bytes found.
-        found: u64,
-    },
+    #[error(
+        "cut short or overlong: {found} bytes where {needed} were expected; have it written again"
+    )]
+    Truncated { needed: u64, found: u64 },
     /// The bytes do not begin with a stamp.
+    #[error(
+        "no stamp: expected GRANSTMP in the first 8 bytes; nothing was stored here, or something else was"
+    )]
     NoStamp,
     /// The stamp has an unknown version.
-    UnknownVersion {
-        /// The version.
-        found: u32,
-    },
-    /// A checksum is wrong.
-    Corrupted {
-        /// The damaged part: `stamp` or `data`.
-        what: &'static str,
-    },
+    #[error(
+        "a stamp of version {found}, and only {VERSION} is known here; read it with what wrote it"
+    )]
+    UnknownVersion { found: u32 },
+    /// A checksum is wrong: that of the stamp, or that of the data.
+    #[error("the {what} is corrupted: its checksum is wrong; have it written again")]
+    Corrupted { what: &'static str },
     /// The data counts in unknown units.
-    UnknownUnits {
-        /// The code of the units.
-        found: u32,
-    },
+    #[error(
+        "the stamp's units are {found}, expected 1 (bytes) or 2 (pages); read it with what wrote it"
+    )]
+    UnknownUnits { found: u32 },
     /// The stamp names a page size that does not exist.
-    UnknownPageSize {
-        /// The size in bytes.
-        bytes: u64,
-    },
+    #[error(
+        "the stamp's page size is {bytes} bytes, expected 4096, 16384 or 65536; read it with what wrote it"
+    )]
+    UnknownPageSize { bytes: u64 },
     /// The data is of another kind.
-    OtherKind {
-        /// The expected kind.
-        expected: Kind,
-        /// The kind found.
-        found: Kind,
-    },
+    #[error(
+        "the stamp has {}, expected {}; this is somebody else's data",
+        found.escape_ascii(),
+        expected.escape_ascii()
+    )]
+    OtherKind { expected: Kind, found: Kind },
     /// The data counts in pages of another size than the reading kernel's.
+    #[error(
+        "written under {written} pages, and this kernel runs with {running}: not read; \
+         boot with arm64.pagesize={written} to read it"
+    )]
     OtherPageSize {
-        /// The writer's page size.
         written: PageSize,
-        /// The reader's page size.
         running: PageSize,
     },
 }
-
-impl fmt::Display for StampError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Truncated { needed, found } => write!(
-                f,
-                "cut short or overlong: {found} bytes where {needed} were expected; have it written again"
-            ),
-            Self::NoStamp => f.write_str(
-                "no stamp: expected GRANSTMP in the first 8 bytes; nothing was stored here, or something else was",
-            ),
-            Self::UnknownVersion { found } => write!(
-                f,
-                "a stamp of version {found}, and only {VERSION} is known here; read it with what wrote it"
-            ),
-            Self::Corrupted { what } => write!(
-                f,
-                "the {what} is corrupted: its checksum is wrong; have it written again"
-            ),
-            Self::UnknownUnits { found } => write!(
-                f,
-                "the stamp's units are {found}, expected 1 (bytes) or 2 (pages); read it with what wrote it"
-            ),
-            Self::UnknownPageSize { bytes } => write!(
-                f,
-                "the stamp's page size is {bytes} bytes, expected 4096, 16384 or 65536; read it with what wrote it"
-            ),
-            Self::OtherKind { expected, found } => write!(
-                f,
-                "the stamp has {}, expected {}; this is somebody else's data",
-                found.escape_ascii(),
-                expected.escape_ascii()
-            ),
-            Self::OtherPageSize { written, running } => write!(
-                f,
-                "written under {written} pages, and this kernel runs with {running}: not read; \
-                 boot with arm64.pagesize={written} to read it"
-            ),
-        }
-    }
-}
-
-impl core::error::Error for StampError {}

@@ -155,10 +155,7 @@ impl Uart {
         let width = u64::from(self.layout.width.bytes());
         let is_aligned = self.base & width.wrapping_sub(1) == 0;
         let fits = (self.base & mask).wrapping_add(bytes) <= PageSize::MIN.bytes();
-        (is_aligned && fits).then_some(Range {
-            start: self.base & !mask,
-            bytes: PageSize::MIN.bytes(),
-        })
+        (is_aligned && fits).then_some(Range::new(self.base & !mask, PageSize::MIN.bytes()))
     }
 }
 

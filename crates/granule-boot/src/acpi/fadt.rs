@@ -25,10 +25,7 @@ pub enum Psci {
 
 impl<P: Physical> Tables<'_, P> {
     /// Returns the call by which firmware starts CPUs.
-    ///
-    /// # Errors
-    ///
-    /// The FADT is missing or malformed.
+    /// Fails if the FADT is missing or malformed.
     pub fn psci(&self) -> Result<Psci, AcpiError> {
         let table = self.find(*b"FACP")?;
         let flags = le16(table, BOOT_ARCH_AT).ok_or(error(*b"FACP", Fault::Length))?;

@@ -82,12 +82,8 @@ impl<'a> Madt<'a> {
 
     /// The regions of redistributors.
     pub fn redistributors(self) -> impl Iterator<Item = Range> + 'a {
-        self.of(GICR).filter_map(|entry| {
-            Some(Range {
-                start: le64(entry, 4)?,
-                bytes: le32(entry, 12)?.into(),
-            })
-        })
+        self.of(GICR)
+            .filter_map(|entry| Some(Range::new(le64(entry, 4)?, le32(entry, 12)?.into())))
     }
 
     fn of(self, kind: u8) -> impl Iterator<Item = &'a [u8]> + Clone {

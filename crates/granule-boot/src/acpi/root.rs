@@ -3,7 +3,7 @@
 
 use super::super::bytes::{le32, le64, same};
 use super::super::efi::Physical;
-use core::fmt;
+use thiserror::Error;
 
 /// Bytes of the root pointer of revision 2.
 const RSDP_BYTES: u64 = 36;
@@ -17,7 +17,8 @@ const MOST_BYTES: u32 = 1 << 20;
 const MOST_TABLES: usize = 256;
 
 /// A table that cannot be used, and why.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("ACPI: the table {} {fault}", table.escape_ascii())]
 pub struct AcpiError {
     /// The table's signature.
     pub table: [u8; 4],
@@ -26,41 +27,31 @@ pub struct AcpiError {
 }
 
 /// A fault of a table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Fault {
     /// There is none.
+    #[error("is missing")]
     Missing,
     /// It does not lie in memory that firmware lists.
+    #[error("does not lie in memory of the EFI memory map")]
     Unlisted,
     /// Its signature is another.
+    #[error("has another signature")]
     Signature,
     /// Its length is too small for its fields, or far too large.
+    #[error("is too short for its fields, or longer than 1 MiB")]
     Length,
     /// The sum of its bytes is not 0.
+    #[error("has a wrong checksum: the sum of its bytes must be 0")]
     Checksum,
     /// Its revision is too old.
+    #[error("has a revision before 2")]
     Revision,
     /// An entry has a length of 0, or one that reaches behind the table's end.
+    #[error("has an entry that does not end inside it; what follows is left out")]
     Entry,
 }
-
-impl fmt::Display for AcpiError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ACPI: the table {} ", self.table.escape_ascii())?;
-        f.write_str(match self.fault {
-            Fault::Missing => "is missing",
-            Fault::Unlisted => "does not lie in memory of the EFI memory map",
-            Fault::Signature => "has another signature",
-            Fault::Length => "is too short for its fields, or longer than 1 MiB",
-            Fault::Checksum => "has a wrong checksum: the sum of its bytes must be 0",
-            Fault::Revision => "has a revision before 2",
-            Fault::Entry => "has an entry that does not end inside it; what follows is left out",
-        })
-    }
-}
-
-impl core::error::Error for AcpiError {}
 
 pub(super) const fn error(table: [u8; 4], fault: Fault) -> AcpiError {
     AcpiError { table, fault }
@@ -76,10 +67,7 @@ pub struct Tables<'p, P> {
 
 impl<'p, P: Physical> Tables<'p, P> {
     /// Reads the list of tables below the root pointer at this address.
-    ///
-    /// # Errors
-    ///
-    /// The pointer or the list is missing or malformed.
+    /// Fails if the pointer or the list is missing or malformed.
     pub fn new(memory: &'p P, rsdp: u64) -> Result<Self, AcpiError> {
         let wrong = |fault| error(*b"RSDP", fault);
         let pointer = memory.read(rsdp, RSDP_BYTES);
@@ -103,10 +91,7 @@ impl<'p, P: Physical> Tables<'p, P> {
     }
 
     /// The first table with this signature that has no fault.
-    ///
-    /// # Errors
-    ///
-    /// The fault of the first one, if all have one.
+    /// Fails with the fault of the first one, if all have one.
     pub fn find(&self, signature: [u8; 4]) -> Result<&'p [u8], AcpiError> {
         let mut fault = None;
         for entry in self.list.chunks_exact(8).take(MOST_TABLES) {

@@ -70,10 +70,7 @@ impl<'a> Srat<'a> {
     pub fn memory(self) -> impl Iterator<Item = NearMemory> + 'a {
         self.entries().filter_map(|(kind, entry)| {
             let is_enabled = kind == MEMORY && le32(entry, 28)? & ENABLED != 0;
-            let range = Range {
-                start: le64(entry, 8)?,
-                bytes: le64(entry, 16)?,
-            };
+            let range = Range::new(le64(entry, 8)?, le64(entry, 16)?);
             range.start.checked_add(range.bytes)?;
             let domain = le32(entry, 2)?;
             is_enabled.then_some(NearMemory { range, domain })

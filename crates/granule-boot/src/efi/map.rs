@@ -9,7 +9,7 @@
 
 use super::super::bytes::{le32, le64};
 use super::super::tree::Range;
-use core::fmt;
+use thiserror::Error;
 
 /// The least size of a descriptor: the fields of version 1.
 const DESCRIPTOR_BYTES: u32 = 40;
@@ -32,7 +32,8 @@ const SP: u64 = 1 << 18;
 pub(super) const RUNTIME: u64 = 1 << 63;
 
 /// Why a memory map cannot be used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("{}", self.text())]
 #[non_exhaustive]
 pub enum MapError {
     /// The size of a descriptor is out of range.
@@ -61,14 +62,6 @@ impl MapError {
         }
     }
 }
-
-impl fmt::Display for MapError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.text())
-    }
-}
-
-impl core::error::Error for MapError {}
 
 /// The use that a kernel may make of a descriptor's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,10 +102,7 @@ impl Descriptor {
         let bytes = self.pages.checked_mul(EFI_PAGE)?;
         self.start.checked_add(bytes)?;
         let is_aligned = self.start % EFI_PAGE == 0;
-        is_aligned.then_some(Range {
-            start: self.start,
-            bytes,
-        })
+        is_aligned.then_some(Range::new(self.start, bytes))
     }
 
     /// Returns the use that a kernel may make of the memory, by Linux's rules. Persistent memory is
@@ -158,11 +148,8 @@ impl Descriptor {
     /// The part of `range` that lies in the memory of the descriptor, if there is one.
     #[must_use]
     pub fn part_of(&self, range: Range) -> Option<Range> {
-        let own = self.range()?;
-        let end = |range: Range| range.start.saturating_add(range.bytes);
-        let start = own.start.max(range.start);
-        let bytes = end(own).min(end(range)).checked_sub(start)?;
-        (bytes != 0).then_some(Range { start, bytes })
+        let part = self.range()?.common(range);
+        (part.bytes != 0).then_some(part)
     }
 
     /// Whether a read has no effect but that: the memory is cacheable, and neither broken, a device's nor
@@ -182,10 +169,7 @@ pub struct Map<'a> {
 
 impl<'a> Map<'a> {
     /// Checks the sizes that firmware states, before the map is read.
-    ///
-    /// # Errors
-    ///
-    /// A size or the version is out of range.
+    /// Fails if a size or the version is out of range.
     pub const fn check(bytes: u64, descriptor: u32, version: u32) -> Result<(), MapError> {
         if version != VERSION {
             return Err(MapError::Version);
@@ -201,10 +185,7 @@ impl<'a> Map<'a> {
     }
 
     /// The map in `bytes`, whose descriptors have this size and version.
-    ///
-    /// # Errors
-    ///
-    /// See [`Self::check`].
+    /// Fails as [`Self::check`] does.
     pub fn new(bytes: &'a [u8], descriptor: u32, version: u32) -> Result<Self, MapError> {
         Self::check(bytes.len() as u64, descriptor, version)?;
         Ok(Self {

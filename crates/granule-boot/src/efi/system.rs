@@ -4,7 +4,7 @@
 use super::super::bytes::{le32, le64, same};
 use super::super::tree::Range;
 use super::{Map, Physical};
-use core::fmt;
+use thiserror::Error;
 
 const SIGNATURE: u64 = u64::from_le_bytes(*b"IBI SYST");
 /// Bytes of the system table of a 64-bit machine.
@@ -57,30 +57,19 @@ const RESERVED_BYTES: u64 = 16;
 const MOST_PARTS: u32 = 64;
 
 /// Why the tables of firmware cannot be found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SystemError {
     /// The system table does not lie in memory of the map.
+    #[error("does not lie in memory of the EFI memory map")]
     Unlisted,
     /// It does not begin with its signature.
+    #[error("does not begin with IBI SYST")]
     Signature,
     /// The number of configuration tables is out of range, or they do not lie in memory of the map.
+    #[error("names no configuration tables in memory of the EFI memory map, 1024 at most")]
     Tables,
 }
-
-impl fmt::Display for SystemError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Unlisted => "does not lie in memory of the EFI memory map",
-            Self::Signature => "does not begin with IBI SYST",
-            Self::Tables => {
-                "names no configuration tables in memory of the EFI memory map, 1024 at most"
-            }
-        })
-    }
-}
-
-impl core::error::Error for SystemError {}
 
 /// The configuration tables that a kernel uses: their addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -100,10 +89,7 @@ pub struct Tables {
 impl Tables {
     /// Reads the system table at this physical address. The table names the list of tables by an address that
     /// `map` may have to translate; the tables themselves are named by physical addresses.
-    ///
-    /// # Errors
-    ///
-    /// Why it cannot be read.
+    /// Fails if it cannot be read.
     pub fn read(memory: &impl Physical, map: Map<'_>, system: u64) -> Result<Self, SystemError> {
         let table = memory.read(system, SYSTEM_BYTES);
         let table = table.ok_or(SystemError::Unlisted)?;
@@ -146,10 +132,7 @@ impl Tables {
         let start = self.properties?;
         let table = memory.read(start, PROPERTIES_BYTES)?;
         let is_known = le32(table, 0)? == PROPERTIES_HEAD;
-        is_known.then_some(Range {
-            start,
-            bytes: PROPERTIES_BYTES,
-        })
+        is_known.then_some(Range::new(start, PROPERTIES_BYTES))
     }
 
     /// The memory of the memory attributes table, of either known version; `None` if it cannot be read.
@@ -239,10 +222,7 @@ impl<P: Physical> Iterator for MemoryReservations<'_, P> {
             }
             if let Some((entry, rest)) = self.rest.split_at_checked(RESERVED_BYTES as usize) {
                 self.rest = rest;
-                return Some(Range {
-                    start: le64(entry, 0)?,
-                    bytes: le64(entry, 8)?,
-                });
+                return Some(Range::new(le64(entry, 0)?, le64(entry, 8)?));
             }
             if self.next == 0 {
                 return None;

@@ -8,7 +8,7 @@ use super::super::acpi::Srat;
 use super::super::efi::{Descriptor, EFI_PAGE, Map, Role};
 use super::super::memblock::{Region, Regions};
 use super::super::tree::{Cells, Range, WriteError, Writer};
-use super::{EFI_RUNTIME, ExpandError, FROM_EFI, Note, Notes, end};
+use super::{EFI_RUNTIME, ExpandError, FROM_EFI, Note, Notes};
 
 /// The most separate ranges of RAM; early memory has room for no more.
 const MOST_BANKS: usize = 128;
@@ -32,10 +32,7 @@ impl Banks {
             let Some(smallest) = all.0.take_smallest() else {
                 break;
             };
-            notes.add(Note::MapFull(Range {
-                start: smallest.start(),
-                bytes: smallest.len(),
-            }));
+            notes.add(Note::MapFull(smallest.into()));
         }
         let mut banks = Self(Regions::EMPTY);
         for region in all.0.as_slice() {
@@ -64,7 +61,7 @@ impl<const N: usize> Banks<N> {
                 });
                 continue;
             };
-            if let Some(region) = Region::new(range.start, end(range)) {
+            if let Some(region) = Region::new(range.start, range.end()) {
                 if banks.0.insert(region).is_err() {
                     notes.add(Note::MapFull(range));
                 }
@@ -91,7 +88,7 @@ impl<const N: usize> Banks<N> {
 
     /// Takes `range` away, and notes the RAM in it.
     fn take(&mut self, range: Range, notes: &mut Notes) {
-        let end = end(range);
+        let end = range.end();
         let Some(region) = Region::new(range.start, end) else {
             return;
         };
@@ -108,10 +105,8 @@ impl<const N: usize> Banks<N> {
         let around = self.0.as_slice().iter().find(|own| own.end() > end);
         let upper = around.and_then(|own| Region::new(range.start, own.end()));
         if let Some(upper) = upper {
-            notes.add(Note::MapFull(Range {
-                start: end,
-                bytes: upper.end().saturating_sub(end),
-            }));
+            let bytes = upper.end().saturating_sub(end);
+            notes.add(Note::MapFull(Range::new(end, bytes)));
             // Only removing from the middle takes room.
             let _ = self.0.remove(upper);
         }
@@ -119,15 +114,8 @@ impl<const N: usize> Banks<N> {
 
     /// The parts of RAM inside `range`.
     fn inside(&self, range: Range) -> impl Iterator<Item = Range> {
-        let end = end(range);
         let parts = self.0.as_slice().iter();
-        parts.filter_map(move |own| {
-            let part = own.inside(range.start, end)?;
-            Some(Range {
-                start: part.start(),
-                bytes: part.len(),
-            })
-        })
+        parts.filter_map(move |own| own.inside(range.start, range.end()).map(Range::from))
     }
 }
 
@@ -143,10 +131,7 @@ fn covered(map: Map<'_>, one: &Descriptor, looks: bool) -> Range {
         above.min().unwrap_or(u64::MAX)
     });
     let start = one.start & !mask;
-    Range {
-        start,
-        bytes: end.saturating_sub(start),
-    }
+    Range::new(start, end.saturating_sub(start))
 }
 
 /// Memory with tables, which is RAM and stays reserved.
@@ -166,7 +151,7 @@ pub(super) fn nodes<'t>(
     let mut rest = banks.clone();
     let mut count = 0_usize;
     for one in near.into_iter().flat_map(Srat::memory) {
-        let Some(region) = Region::new(one.range.start, end(one.range)) else {
+        let Some(region) = Region::new(one.range.start, one.range.end()) else {
             continue;
         };
         if rest.inside(one.range).next().is_some() {
@@ -180,10 +165,7 @@ pub(super) fn nodes<'t>(
             let _ = rest.0.remove(region);
         }
     }
-    let all = Range {
-        start: 0,
-        bytes: u64::MAX,
-    };
+    let all = Range::new(0, u64::MAX);
     if rest.inside(all).next().is_some() {
         node(to, cells, &rest, all, None, notes)?;
     }
@@ -249,7 +231,7 @@ pub(super) const fn can_hold(cells: Cells) -> bool {
 
 /// Whether the addresses of a range fit into the cells.
 fn fits(cells: Cells, range: Range) -> bool {
-    let last = end(range).saturating_sub(1);
+    let last = range.end().saturating_sub(1);
     cells.address > 1 || u32::try_from(last).is_ok()
 }
 

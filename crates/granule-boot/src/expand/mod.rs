@@ -37,7 +37,7 @@ pub use note::{ExpandError, Note, Notes};
 pub use request::Request;
 
 use super::efi::{self, Map, MemoryReservations, Physical};
-use super::tree::{self, Range, Tree};
+use super::tree::{self, Tree};
 use super::words::Acpi;
 use machine::Machine;
 use memory::Banks;
@@ -62,10 +62,7 @@ pub struct Expanded {
 
 /// Writes the tree of the whole machine to `into`. `request` is what `old` contains of firmware's
 /// tables, `map` the memory map that it names, and `acpi` the command line's word.
-///
-/// # Errors
-///
-/// Why the machine cannot boot with these tables.
+/// Fails if the machine cannot boot with these tables.
 pub fn expand<'t>(
     old: &Tree<'t>,
     request: &Request,
@@ -129,9 +126,4 @@ pub fn expand<'t>(
 fn is_bare(tree: &Tree<'_>) -> bool {
     let mut children = tree.root().into_iter().flat_map(|root| root.children());
     children.all(|child| child.is_named(b"chosen"))
-}
-
-/// The address behind a range.
-const fn end(range: Range) -> u64 {
-    range.start.saturating_add(range.bytes)
 }

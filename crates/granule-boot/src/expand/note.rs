@@ -5,10 +5,11 @@ use super::super::acpi::AcpiError;
 use super::super::efi::{MapError, SystemError};
 use super::super::tree::{Range, TreeError, WriteError};
 use super::machine::MOST_CPUS;
-use core::fmt;
+use thiserror::Error;
 
 /// Why a machine cannot boot with firmware's tables.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("{}", self.text())]
 #[non_exhaustive]
 pub enum ExpandError {
     /// `/chosen` does not have all properties that name firmware's tables.
@@ -25,8 +26,10 @@ pub enum ExpandError {
     /// change.
     ChosenMemory,
     /// `acpi=force`, and ACPI's tables cannot be read.
+    #[error("acpi=force: {0}")]
     Acpi(AcpiError),
     /// The tree cannot be written.
+    #[error("{0}")]
     Tree(WriteError),
 }
 
@@ -56,18 +59,6 @@ impl ExpandError {
     }
 }
 
-impl fmt::Display for ExpandError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Acpi(error) => write!(f, "acpi=force: {error}"),
-            Self::Tree(error) => write!(f, "{error}"),
-            _ => f.write_str(self.text()),
-        }
-    }
-}
-
-impl core::error::Error for ExpandError {}
-
 impl From<MapError> for ExpandError {
     fn from(error: MapError) -> Self {
         Self::Map(error)
@@ -87,103 +78,71 @@ impl From<TreeError> for ExpandError {
 }
 
 /// Something in firmware's tables that has no effect, or less than it states.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "the messages explain the fields")]
 pub enum Note {
     /// A descriptor of RAM does not begin at a page, or does not end inside 64 bits.
-    MapEndless {
-        /// Its first address.
-        start: u64,
-        /// Its pages.
-        pages: u64,
-    },
+    #[error(
+        "EFI memory map: {pages:#x} pages at {start:#x} are not aligned or reach the end of the address space; left out"
+    )]
+    MapEndless { start: u64, pages: u64 },
     /// A descriptor of kept memory does not begin at a page, or does not end inside 64 bits.
-    MapKept {
-        /// Its first address.
-        start: u64,
-        /// Its pages.
-        pages: u64,
-    },
+    #[error(
+        "EFI memory map: {pages:#x} pages of kept memory at {start:#x} are not aligned or \
+         reach the end of the address space; kept from that page on, to the next descriptor"
+    )]
+    MapKept { start: u64, pages: u64 },
     /// RAM that another descriptor keeps.
+    #[error(
+        "EFI memory map: {:#x} bytes at {:#x} are RAM and kept memory at once; not used as RAM",
+        .0.bytes, .0.start
+    )]
     MapOverlap(Range),
     /// RAM without room in the list, because the map has too many separate ranges of it.
+    #[error(
+        "EFI memory map: too many separate ranges of RAM; {:#x} bytes at {:#x} are left out",
+        .0.bytes, .0.start
+    )]
     MapFull(Range),
     /// The system table cannot be read.
+    #[error("the EFI system table {0}; not read")]
     System(SystemError),
     /// The list of memory to keep breaks off.
+    #[error(
+        "the EFI list of reserved memory breaks off or does not end; its first ranges are kept"
+    )]
     Reservations,
     /// Memory at this address does not fit into the cells of the tree's node.
+    #[error("memory at {0:#x} does not fit into the cells of the device tree; left out")]
     Cells(u64),
     /// A table of ACPI's cannot be used.
+    #[error("{0}; not used")]
     Acpi(AcpiError),
-    /// Firmware names no ACPI.
-    NoAcpi,
     /// The MADT has no interrupt controller that can be described.
+    #[error("ACPI: the table APIC has no interrupt controller of a known version, with addresses")]
     NoGic,
     /// Redistributors of the interrupt controller that cannot be described, the first at this address.
+    #[error(
+        "ACPI: the table APIC has redistributors at {0:#x} that have no end, or are in more than 32 places; left out"
+    )]
     Redistributors(u64),
     /// The MADT has this many CPUs, more than are described.
+    #[error("ACPI: the table APIC has {0} CPUs; the first {MOST_CPUS} are used")]
     Cpus(u32),
     /// The SRAT is too long: the NUMA nodes of some CPUs or memory are left out.
+    #[error("ACPI: the table SRAT is too long; some CPUs or memory have no NUMA node")]
     Near,
     /// The machine has no PSCI.
+    #[error(
+        "ACPI: the table FACP has no PSCI; other CPUs cannot be started, nor the machine powered off"
+    )]
     NoPsci,
     /// The console is of a kind that is unknown, or has no address.
+    #[error(
+        "ACPI: the table SPCR has a console of an unknown kind or without an address; not used"
+    )]
     Console,
-}
-
-impl fmt::Display for Note {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::MapEndless { start, pages } => write!(
-                f,
-                "EFI memory map: {pages:#x} pages at {start:#x} are not aligned or reach the end of the address space; left out"
-            ),
-            Self::MapKept { start, pages } => write!(
-                f,
-                "EFI memory map: {pages:#x} pages of kept memory at {start:#x} are not aligned or \
-                 reach the end of the address space; kept from that page on, to the next descriptor"
-            ),
-            Self::MapOverlap(Range { start, bytes }) => write!(
-                f,
-                "EFI memory map: {bytes:#x} bytes at {start:#x} are RAM and kept memory at once; not used as RAM"
-            ),
-            Self::MapFull(Range { start, bytes }) => write!(
-                f,
-                "EFI memory map: too many separate ranges of RAM; {bytes:#x} bytes at {start:#x} are left out"
-            ),
-            Self::System(error) => write!(f, "the EFI system table {error}; not read"),
-            Self::Reservations => f.write_str(
-                "the EFI list of reserved memory breaks off or does not end; its first ranges are kept",
-            ),
-            Self::Cells(start) => write!(
-                f,
-                "memory at {start:#x} does not fit into the cells of the device tree; left out"
-            ),
-            Self::Acpi(error) => write!(f, "{error}; not used"),
-            Self::NoAcpi => f.write_str("firmware names neither a device tree nor ACPI's tables"),
-            Self::NoGic => f.write_str(
-                "ACPI: the table APIC has no interrupt controller of a known version, with addresses",
-            ),
-            Self::Redistributors(start) => write!(
-                f,
-                "ACPI: the table APIC has redistributors at {start:#x} that have no end, or are in more than 32 places; left out"
-            ),
-            Self::Cpus(count) => write!(
-                f,
-                "ACPI: the table APIC has {count} CPUs; the first {MOST_CPUS} are used"
-            ),
-            Self::Near => f.write_str(
-                "ACPI: the table SRAT is too long; some CPUs or memory have no NUMA node",
-            ),
-            Self::NoPsci => f.write_str(
-                "ACPI: the table FACP has no PSCI; other CPUs cannot be started, nor the machine powered off",
-            ),
-            Self::Console => f.write_str(
-                "ACPI: the table SPCR has a console of an unknown kind or without an address; not used",
-            ),
-        }
-    }
 }
 
 /// The most notes that are kept.

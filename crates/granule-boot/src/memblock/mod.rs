@@ -11,18 +11,6 @@
 //! room for `N` ranges and reports when that is too few. No input causes a panic, because the
 //! ranges come from firmware. The kernel's page allocator takes over with [`Memblock::free_pages`].
 
-#![cfg_attr(
-    not(test),
-    deny(
-        clippy::indexing_slicing,
-        clippy::arithmetic_side_effects,
-        clippy::integer_division,
-        clippy::unwrap_used,
-        clippy::expect_used,
-        clippy::panic
-    )
-)]
-
 mod error;
 mod pieces;
 mod regions;
@@ -114,71 +102,38 @@ impl<const N: usize> Memblock<N> {
 
     /// Adds a bank of RAM. Returns how many of its bytes earlier banks contained already. Banks
     /// that overlap or touch become one. An empty bank adds nothing.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Overflow`] and [`Error::TooManyRegions`]. Nothing has changed then.
+    /// Fails with [`Error::Overflow`] and [`Error::TooManyRegions`]. Nothing has changed then.
     pub fn add_bank(&mut self, start: u64, size: u64) -> Result<u64, Error> {
-        let Some(bank) = Region::of(start, size)? else {
-            return Ok(0);
-        };
-        let overlap = self
-            .banks
-            .insert(bank)
-            .map_err(|full| full.of(RangeList::Banks))?;
+        let overlap = insert(&mut self.banks, RangeList::Banks, start, size)?;
         self.overlapping = self.overlapping.saturating_add(overlap);
         Ok(overlap)
     }
 
     /// Reserves a range: it is mapped like other RAM, but never allocated. A range may be reserved
     /// twice, and may lie outside RAM; see [`Memblock::reserved_outside_ram`].
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Overflow`] and [`Error::TooManyRegions`]. Nothing has changed then.
+    /// Fails with [`Error::Overflow`] and [`Error::TooManyRegions`]. Nothing has changed then.
     pub fn reserve(&mut self, start: u64, size: u64) -> Result<(), Error> {
-        let Some(region) = Region::of(start, size)? else {
-            return Ok(());
-        };
-        self.reserved
-            .insert(region)
-            .map_err(|full| full.of(RangeList::Reserved))?;
-        Ok(())
+        insert(&mut self.reserved, RangeList::Reserved, start, size).map(|_| ())
     }
 
     /// Reserves a range as [`reserve`](Memblock::reserve) does, however many there are, and keeps room for a quarter
     /// of all ranges: where there are more, those that are nearest to each other become one, with the memory
     /// between them. Returns the number of these bytes.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Overflow`]. Nothing has changed then.
+    /// Fails with [`Error::Overflow`]. Nothing has changed then.
     pub fn reserve_coarsely(&mut self, start: u64, size: u64) -> Result<u64, Error> {
         self.reserve(start, size)?;
         Ok(self.reserved.make_room(N >> 2))
     }
 
     /// Marks a range that must never be mapped or allocated.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Overflow`] and [`Error::TooManyRegions`]. Nothing has changed then.
+    /// Fails with [`Error::Overflow`] and [`Error::TooManyRegions`]. Nothing has changed then.
     pub fn mark_no_map(&mut self, start: u64, size: u64) -> Result<(), Error> {
-        let Some(region) = Region::of(start, size)? else {
-            return Ok(());
-        };
-        self.no_map
-            .insert(region)
-            .map_err(|full| full.of(RangeList::NoMap))?;
-        Ok(())
+        insert(&mut self.no_map, RangeList::NoMap, start, size).map(|_| ())
     }
 
     /// Frees a reserved range, whether it comes from `allocate` or from
     /// [`reserve`](Memblock::reserve). An empty range changes nothing.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NotReserved`] unless all of the range is reserved, [`Error::Overflow`], and
+    /// Fails with [`Error::NotReserved`] unless all of the range is reserved, [`Error::Overflow`], and
     /// [`Error::TooManyRegions`] where a range would be split in two. Nothing has changed then.
     pub fn free(&mut self, start: u64, size: u64) -> Result<(), Error> {
         let Some(region) = Region::of(start, size)? else {
@@ -187,10 +142,8 @@ impl<const N: usize> Memblock<N> {
         if !self.reserved.covers(region) {
             return Err(Error::NotReserved { start, size });
         }
-        self.reserved
-            .remove(region)
-            .map_err(|full| full.of(RangeList::Reserved))?;
-        Ok(())
+        let removed = self.reserved.remove(region);
+        removed.map_err(|full| full.of(RangeList::Reserved))
     }
 
     /// Leaves out all RAM at and above `limit`. Returns the number of bytes left out.
@@ -212,10 +165,7 @@ impl<const N: usize> Memblock<N> {
 
     /// Allocates `size` bytes of free RAM, aligned to `align`, inside `start..end`, and reserves
     /// them.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::OutOfMemory`] if there is no such place, [`Error::BadRequest`] if `size` is zero or
+    /// Fails with [`Error::OutOfMemory`] if nothing is free there, [`Error::BadRequest`] if `size` is zero or
     /// `align` is not a power of two, and [`Error::TooManyRegions`]. Nothing has changed then.
     pub fn allocate(
         &mut self,
@@ -314,6 +264,19 @@ impl<const N: usize> Memblock<N> {
             beyond_physical: self.beyond_physical,
             beyond_virtual: self.beyond_virtual,
         }
+    }
+}
+
+/// Adds a range to a list. Returns how many of its bytes the list already contained.
+fn insert<const N: usize>(
+    regions: &mut Regions<N>,
+    list: RangeList,
+    start: u64,
+    size: u64,
+) -> Result<u64, Error> {
+    match Region::of(start, size)? {
+        Some(region) => regions.insert(region).map_err(|full| full.of(list)),
+        None => Ok(0),
     }
 }
 

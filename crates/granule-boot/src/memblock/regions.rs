@@ -1,5 +1,6 @@
 //! Address ranges, and sorted lists of them with a fixed capacity.
 
+use super::super::tree::Range;
 use super::{Error, RangeList};
 use core::fmt;
 
@@ -92,6 +93,12 @@ impl Region {
     pub(super) fn highest(self, size: u64, align: u64) -> Option<u64> {
         let start = self.end.checked_sub(size)? & !align.saturating_sub(1);
         (start >= self.start).then_some(start)
+    }
+}
+
+impl From<Region> for Range {
+    fn from(region: Region) -> Self {
+        Self::new(region.start, region.len())
     }
 }
 

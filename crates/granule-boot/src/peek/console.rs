@@ -14,7 +14,7 @@ use super::super::bytes::before;
 use super::super::tree::{Node, Range, Tree};
 use super::super::uart::{self, Device, Uart};
 use super::super::words;
-use core::fmt;
+use thiserror::Error;
 
 /// The places that name a console, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,8 @@ impl ConsoleSource {
 }
 
 /// Why a console that is named cannot be used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("{}", self.text())]
 #[non_exhaustive]
 pub enum ConsoleError {
     /// The word's value cannot be read.
@@ -96,14 +97,6 @@ impl ConsoleError {
         }
     }
 }
-
-impl fmt::Display for ConsoleError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.text())
-    }
-}
-
-impl core::error::Error for ConsoleError {}
 
 /// The consoles that are named: for each source the UART, or why there is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -159,10 +152,8 @@ fn check(
     if end.is_none_or(|end| end > limit) {
         return Err(ConsoleError::OutOfReach);
     }
-    for (range, error) in taken {
-        if registers.meets(*range) {
-            return Err(*error);
-        }
+    if let Some((_, error)) = taken.iter().find(|(range, _)| registers.meets(*range)) {
+        return Err(*error);
     }
     if tree.no_map().any(|range| registers.meets(range)) {
         return Err(ConsoleError::InNoMap);

@@ -15,7 +15,6 @@ mod no_map;
 mod usable;
 
 pub use console::{ConsoleError, ConsoleSource, Consoles};
-pub use no_map::NoMap;
 pub use usable::USABLE_MEMORY;
 
 use super::bytes::same;

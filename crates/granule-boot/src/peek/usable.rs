@@ -4,7 +4,6 @@
 //! The area of `granule.trace=` is written before the kernel's memory map exists, so an area outside of the
 //! usable memory is refused with the MMU off already.
 
-use super::super::bytes::same;
 use super::super::chosen::USABLE_MEMORY_RANGE;
 use super::super::tree::{Node, Range, Reg, Tree};
 
@@ -24,15 +23,14 @@ impl Tree<'_> {
             return true;
         }
         for node in root.children() {
-            let kind = node.property(b"device_type").unwrap_or_default();
-            if !same(kind, b"memory\0") || !node.is_usable() {
+            if !node.is_memory() || !node.is_usable() {
                 continue;
             }
             let Some(usable) = entries(&node, USABLE_MEMORY) else {
                 continue;
             };
             for bank in node.reg().into_iter().flatten().flatten() {
-                if !covers(usable, common(bank, range)) {
+                if !covers(usable, bank.common(range)) {
                     return true;
                 }
             }
@@ -47,17 +45,9 @@ fn entries<'a>(node: &Node<'a>, property: &str) -> Option<Reg<'a>> {
     Some(Reg::new(value, node.cells()))
 }
 
-/// The bytes that are in both ranges.
-fn common(one: Range, other: Range) -> Range {
-    let start = one.start.max(other.start);
-    let end = |range: Range| range.start.saturating_add(range.bytes);
-    let bytes = end(one).min(end(other)).saturating_sub(start);
-    Range { start, bytes }
-}
-
 /// Whether the entries together contain all of `range`.
 fn covers(entries: Reg<'_>, range: Range) -> bool {
-    let end = range.start.saturating_add(range.bytes);
+    let end = range.end();
     let mut at = range.start;
     // Each round goes on behind an entry, so it ends.
     while at < end {
@@ -67,7 +57,7 @@ fn covers(entries: Reg<'_>, range: Range) -> bool {
             after.is_some_and(|after| after < entry.bytes)
         };
         match entries.find(holds) {
-            Some(entry) => at = entry.start.saturating_add(entry.bytes),
+            Some(entry) => at = entry.end(),
             None => return false,
         }
     }

@@ -17,6 +17,24 @@ pub struct Range {
 }
 
 impl Range {
+    /// The range of `bytes` bytes from `start` on.
+    #[must_use]
+    pub const fn new(start: u64, bytes: u64) -> Self {
+        Self { start, bytes }
+    }
+
+    /// The address behind the range; the last address for a range that has no end.
+    pub(crate) const fn end(self) -> u64 {
+        self.start.saturating_add(self.bytes)
+    }
+
+    /// The bytes that are in both ranges.
+    pub(crate) fn common(self, other: Self) -> Self {
+        let start = self.start.max(other.start);
+        let bytes = self.end().min(other.end()).saturating_sub(start);
+        Self { start, bytes }
+    }
+
     /// Whether both ranges have a byte in common.
     #[must_use]
     pub const fn meets(self, other: Self) -> bool {
@@ -87,11 +105,9 @@ impl<'a> Reg<'a> {
         let Cells { address, size } = self.cells;
         let (size_at, bytes) = self.entry_bytes()?;
         let (entry, rest) = self.rest.split_at_checked(bytes)?;
-        let range = match (number(entry, 0, address), number(entry, size_at, size)) {
-            (Some(start), Some(bytes)) => Some(Range { start, bytes }),
-            _ => None,
-        };
-        Some((range, rest))
+        let start = number(entry, 0, address);
+        let range = start.zip(number(entry, size_at, size));
+        Some((range.map(|(start, bytes)| Range { start, bytes }), rest))
     }
 }
 

@@ -3,9 +3,10 @@
 
 use core::fmt;
 
-/// An error in a device tree.
+/// An error in a device tree. `at` is its place, as an offset from the start of the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "all fields are alike")]
 pub enum TreeError {
     /// The bytes are fewer than a header has, or than the header states.
     TooShort,
@@ -18,35 +19,17 @@ pub enum TreeError {
     /// The header's blocks lie outside the tree or are misaligned.
     BadLayout,
     /// The structure block ends before the tree does.
-    Truncated {
-        /// Offset from the start of the tree.
-        at: u32,
-    },
+    Truncated { at: u32 },
     /// The word is not a token.
-    BadToken {
-        /// Offset from the start of the tree.
-        at: u32,
-    },
+    BadToken { at: u32 },
     /// A property whose name is empty or lies outside the tree.
-    BadName {
-        /// Offset from the start of the tree.
-        at: u32,
-    },
+    BadName { at: u32 },
     /// A node ends that never began, or a token lies outside the root.
-    BadNesting {
-        /// Offset from the start of the tree.
-        at: u32,
-    },
+    BadNesting { at: u32 },
     /// The nodes are nested too deeply.
-    TooDeep {
-        /// Offset from the start of the tree.
-        at: u32,
-    },
+    TooDeep { at: u32 },
     /// The memory reservation block does not end inside the tree.
-    BadReservations {
-        /// Offset from the start of the tree.
-        at: u32,
-    },
+    BadReservations { at: u32 },
 }
 
 impl TreeError {
@@ -92,17 +75,13 @@ impl TreeError {
     #[must_use]
     pub const fn at(self) -> Option<u32> {
         match self {
-            Self::TooShort
-            | Self::BadMagic
-            | Self::BadSize
-            | Self::BadVersion
-            | Self::BadLayout => None,
             Self::Truncated { at }
             | Self::BadToken { at }
             | Self::BadName { at }
             | Self::BadNesting { at }
             | Self::TooDeep { at }
             | Self::BadReservations { at } => Some(at),
+            _ => None,
         }
     }
 }

@@ -38,7 +38,7 @@ mod write;
 
 pub use bus::{Range, Reg};
 pub use error::TreeError;
-pub use node::{Cells, Children, Node, Nodes, Properties, Property, Strings};
+pub use node::{Cells, Children, Node, Property, Strings};
 pub use path::Path;
 pub use reservations::Reservations;
 pub use rewrite::{Edit, EditPlace, rewrite};

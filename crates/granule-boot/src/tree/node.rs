@@ -1,7 +1,7 @@
 //! Nodes, their properties and their children. Reading addresses and sizes is for
 //! [`bus`](super::bus).
 
-use super::super::bytes::{be32, before, same};
+use super::super::bytes::{be32, be64, before, same};
 use super::walk::{Name, Token, Tree, Walk};
 
 /// A node of a tree.
@@ -43,9 +43,15 @@ impl<'a> Tree<'a> {
     }
 
     /// All nodes, each before its children.
-    #[must_use]
-    pub const fn nodes(&self) -> Nodes<'a> {
-        Nodes { walk: self.walk() }
+    pub fn nodes(&self) -> impl Iterator<Item = Node<'a>> + Clone + use<'a> {
+        let mut walk = self.walk();
+        core::iter::from_fn(move || {
+            loop {
+                if let Token::Begin { name } = walk.next().ok()?? {
+                    return Some(Node::just_begun(&walk, name));
+                }
+            }
+        })
     }
 }
 
@@ -75,11 +81,12 @@ impl<'a> Node<'a> {
     }
 
     /// The properties. They precede all children, as the format requires.
-    #[must_use]
-    pub const fn properties(&self) -> Properties<'a> {
-        Properties {
-            walk: self.inside(),
-        }
+    pub fn properties(&self) -> impl Iterator<Item = Property<'a>> + Clone + use<'a> {
+        let mut walk = self.inside();
+        core::iter::from_fn(move || match walk.next() {
+            Ok(Some(Token::Property { name, value })) => Some(Property { name, value }),
+            _ => None,
+        })
     }
 
     /// The value of the property `name`.
@@ -148,7 +155,7 @@ impl<'a> Node<'a> {
         let value = self.property(name)?;
         match value.len() {
             4 => be32(value, 0).map(u64::from),
-            8 => Some(u64::from(be32(value, 0)?) << 32 | u64::from(be32(value, 4)?)),
+            8 => be64(value, 0),
             _ => None,
         }
     }
@@ -178,23 +185,6 @@ impl<'a> Node<'a> {
     }
 }
 
-/// Iterator over the properties of a node.
-#[derive(Clone, Debug)]
-pub struct Properties<'a> {
-    walk: Walk<'a>,
-}
-
-impl<'a> Iterator for Properties<'a> {
-    type Item = Property<'a>;
-
-    fn next(&mut self) -> Option<Property<'a>> {
-        match self.walk.next() {
-            Ok(Some(Token::Property { name, value })) => Some(Property { name, value }),
-            _ => None,
-        }
-    }
-}
-
 /// Iterator over the children of a node.
 #[derive(Clone, Debug)]
 pub struct Children<'a> {
@@ -221,25 +211,6 @@ impl<'a> Iterator for Children<'a> {
                 }
                 Ok(Some(_)) => {}
                 _ => return None,
-            }
-        }
-        None
-    }
-}
-
-/// Iterator over all nodes of a tree.
-#[derive(Clone, Debug)]
-pub struct Nodes<'a> {
-    walk: Walk<'a>,
-}
-
-impl<'a> Iterator for Nodes<'a> {
-    type Item = Node<'a>;
-
-    fn next(&mut self) -> Option<Node<'a>> {
-        while let Ok(Some(token)) = self.walk.next() {
-            if let Token::Begin { name } = token {
-                return Some(Node::just_begun(&self.walk, name));
             }
         }
         None

@@ -1,7 +1,7 @@
 //! Reserved memory: the memory reservation block, and the children of `/reserved-memory`. What a child's
 //! properties mean does not belong here.
 
-use super::super::bytes::be32;
+use super::super::bytes::be64;
 use super::bus::Range;
 use super::error::TreeError;
 use super::node::Children;
@@ -11,10 +11,7 @@ const ENTRY_BYTES: usize = 16;
 
 impl<'a> Tree<'a> {
     /// The entries of the memory reservation block.
-    ///
-    /// # Errors
-    ///
-    /// [`TreeError::BadReservations`] if the block does not end inside the tree. Reservations that
+    /// Fails with [`TreeError::BadReservations`] if the block does not end inside the tree. Reservations that
     /// cannot be read may be of memory that must be kept.
     pub fn reservations(&self) -> Result<Reservations<'a>, TreeError> {
         let at = self.reservations_at;
@@ -60,13 +57,5 @@ impl Iterator for Reservations<'_> {
 }
 
 fn entry(block: &[u8]) -> Option<Range> {
-    let double = |at: usize| {
-        let high = be32(block, at)?;
-        let low = be32(block, at.checked_add(4)?)?;
-        Some(u64::from(high) << 32 | u64::from(low))
-    };
-    Some(Range {
-        start: double(0)?,
-        bytes: double(8)?,
-    })
+    Some(Range::new(be64(block, 0)?, be64(block, 8)?))
 }

@@ -26,34 +26,22 @@ pub enum EditPlace<'t> {
 /// The changes from the old tree. Each function has a default that changes nothing.
 pub trait Edit<'t> {
     /// Whether a node is copied, with all that it contains.
-    fn keeps(&mut self, place: &EditPlace<'t>, node: &Node<'t>) -> bool {
-        let _ = (place, node);
+    fn keeps(&mut self, _place: &EditPlace<'t>, _node: &Node<'t>) -> bool {
         true
     }
 
     /// Whether a property is copied.
-    fn keeps_property(&mut self, place: &EditPlace<'t>, name: Name<'t>) -> bool {
-        let _ = (place, name);
+    fn keeps_property(&mut self, _place: &EditPlace<'t>, _name: Name<'t>) -> bool {
         true
     }
 
     /// Writes the properties that a node begins with.
-    ///
-    /// # Errors
-    ///
-    /// Those of the writer.
-    fn begins(&mut self, place: &EditPlace<'t>, to: &mut Writer<'t>) -> Result<(), WriteError> {
-        let _ = (place, to);
+    fn begins(&mut self, _place: &EditPlace<'t>, _to: &mut Writer<'t>) -> Result<(), WriteError> {
         Ok(())
     }
 
     /// Writes the nodes that a node ends with.
-    ///
-    /// # Errors
-    ///
-    /// Those of the writer.
-    fn ends(&mut self, place: &EditPlace<'t>, to: &mut Writer<'t>) -> Result<(), WriteError> {
-        let _ = (place, to);
+    fn ends(&mut self, _place: &EditPlace<'t>, _to: &mut Writer<'t>) -> Result<(), WriteError> {
         Ok(())
     }
 }
@@ -61,10 +49,7 @@ pub trait Edit<'t> {
 /// Copies `tree` to `into` with the changes of `edit`, and returns the bytes of the new tree. It has
 /// these memory reservations instead of the old ones, and always a `/chosen`: the last child of the root,
 /// if the old tree has none.
-///
-/// # Errors
-///
-/// The error in the old tree, or the writer's.
+/// Fails with the error in the old tree, or the writer's.
 pub fn rewrite<'t>(
     tree: &Tree<'t>,
     reservations: impl IntoIterator<Item = Range>,

@@ -27,10 +27,7 @@ const END: u32 = 9;
 
 /// The size of a tree in bytes, from its first eight bytes. It serves a caller that has only an
 /// address and needs the length for [`Tree::new`].
-///
-/// # Errors
-///
-/// [`TreeError::TooShort`], [`TreeError::BadMagic`], or [`TreeError::BadSize`] if no tree can have
+/// Fails with [`TreeError::TooShort`], [`TreeError::BadMagic`], or [`TreeError::BadSize`] if no tree can have
 /// that size.
 pub fn total_size(first_bytes: &[u8]) -> Result<u32, TreeError> {
     if be32(first_bytes, 0).ok_or(TreeError::TooShort)? != MAGIC {
@@ -55,10 +52,7 @@ pub struct Tree<'a> {
 
 impl<'a> Tree<'a> {
     /// Checks the header of the tree at the start of `bytes`. The blocks may come in any order.
-    ///
-    /// # Errors
-    ///
-    /// The error in the header.
+    /// Fails with the error in the header.
     pub fn new(bytes: &'a [u8]) -> Result<Self, TreeError> {
         let size = total_size(bytes)?;
         let tree = bytes.get(..size as usize).ok_or(TreeError::TooShort)?;
@@ -108,10 +102,8 @@ impl<'a> Tree<'a> {
     pub fn damage(&self) -> Option<TreeError> {
         let mut walk = self.walk();
         loop {
-            match walk.next() {
-                Ok(Some(_)) => {}
-                Ok(None) => return None,
-                Err(error) => return Some(error),
+            if let Err(error) = walk.next().transpose()? {
+                return Some(error);
             }
         }
     }
@@ -219,10 +211,7 @@ impl<'a> Walk<'a> {
     }
 
     /// The next token, or `None` at the tree's proper end.
-    ///
-    /// # Errors
-    ///
-    /// The error in the tree at this place. The walk is over then.
+    /// Fails with the error in the tree at this place. The walk is over then.
     // One copy: the readers together call this at many places.
     #[inline(never)]
     #[expect(

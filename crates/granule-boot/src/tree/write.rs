@@ -8,7 +8,7 @@ use super::super::bytes::same;
 use super::bus::Range;
 use super::error::TreeError;
 use super::walk::Name;
-use core::fmt;
+use thiserror::Error;
 
 const MAGIC: u32 = 0xd00d_feed;
 const HEADER_BYTES: usize = 40;
@@ -26,17 +26,20 @@ const END: u32 = 9;
 pub const MOST_NAMES: usize = 64;
 
 /// Why a tree cannot be written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum WriteError {
     /// The tree that is copied cannot be read.
+    #[error("{0}")]
     Malformed(TreeError),
     /// The new tree does not fit into its memory.
+    #[error("{} (of {room} bytes)", self.text())]
     Full {
         /// Bytes of that memory.
         room: usize,
     },
     /// The code that writes the tree does not nest its nodes, or uses more than [`MOST_NAMES`] names.
+    #[error("{}", self.text())]
     Misused,
 }
 
@@ -55,18 +58,6 @@ impl WriteError {
     }
 }
 
-impl fmt::Display for WriteError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Malformed(error) => write!(f, "{error}"),
-            Self::Full { room } => write!(f, "{} (of {room} bytes)", self.text()),
-            Self::Misused => f.write_str(self.text()),
-        }
-    }
-}
-
-impl core::error::Error for WriteError {}
-
 impl From<TreeError> for WriteError {
     fn from(error: TreeError) -> Self {
         Self::Malformed(error)
@@ -76,6 +67,9 @@ impl From<TreeError> for WriteError {
 type Done<T = ()> = Result<T, WriteError>;
 
 /// A tree that is being written.
+///
+/// All functions fail with [`WriteError::Full`] where the memory ends; those that begin or end something also
+/// with [`WriteError::Misused`].
 ///
 /// ```
 /// use granule_boot::tree::{Tree, Writer};
@@ -112,11 +106,6 @@ pub struct Writer<'a> {
 
 impl<'a> Writer<'a> {
     /// A new tree with these memory reservations.
-    ///
-    /// # Errors
-    ///
-    /// [`WriteError::Full`]. So have all functions here; those that begin or end something also return
-    /// [`WriteError::Misused`].
     pub fn new(into: &'a mut [u8], reservations: impl IntoIterator<Item = Range>) -> Done<Self> {
         Self::with_strings(into, &[], reservations)
     }
@@ -148,46 +137,31 @@ impl<'a> Writer<'a> {
     }
 
     /// Begins a node inside the innermost open one. The first is the root, whose name is empty.
-    ///
-    /// # Errors
-    ///
-    /// See [`Self::new`].
     pub fn begin(&mut self, name: &[u8]) -> Done {
-        if self.root_ended {
-            return Err(WriteError::Misused);
-        }
-        self.depth = self.depth.wrapping_add(1);
-        self.word(BEGIN_NODE)?;
-        self.put(name)?;
-        self.put(&[0])?;
-        self.align()
+        self.begin_with(&[name])
     }
 
     /// Begins a node with a unit address, which is written as the specification demands: hexadecimal
     /// digits without leading zeros.
-    ///
-    /// # Errors
-    ///
-    /// See [`Self::new`].
     pub fn begin_at(&mut self, name: &[u8], address: u64) -> Done {
+        let mut digits = [0; 16];
+        self.begin_with(&[name, b"@", hexadecimal(address, &mut digits)])
+    }
+
+    fn begin_with(&mut self, name: &[&[u8]]) -> Done {
         if self.root_ended {
             return Err(WriteError::Misused);
         }
         self.depth = self.depth.wrapping_add(1);
         self.word(BEGIN_NODE)?;
-        self.put(name)?;
-        self.put(b"@")?;
-        let mut digits = [0; 16];
-        self.put(hexadecimal(address, &mut digits))?;
+        for piece in name {
+            self.put(piece)?;
+        }
         self.put(&[0])?;
         self.align()
     }
 
     /// Ends the innermost open node.
-    ///
-    /// # Errors
-    ///
-    /// See [`Self::new`].
     pub fn end(&mut self) -> Done {
         self.depth = self.depth.checked_sub(1).ok_or(WriteError::Misused)?;
         self.root_ended = self.depth == 0;
@@ -195,19 +169,11 @@ impl<'a> Writer<'a> {
     }
 
     /// Writes a property of the innermost open node. All properties of a node precede its children.
-    ///
-    /// # Errors
-    ///
-    /// See [`Self::new`].
     pub fn property(&mut self, name: &'a [u8], value: &[u8]) -> Done {
         self.pieces(name, &[value])
     }
 
     /// Writes a property whose value is these pieces, one behind the other.
-    ///
-    /// # Errors
-    ///
-    /// See [`Self::new`].
     pub fn pieces(&mut self, name: &'a [u8], value: &[&[u8]]) -> Done {
         let mut bytes = 0_usize;
         for piece in value {
@@ -222,38 +188,22 @@ impl<'a> Writer<'a> {
     }
 
     /// Writes a property that is one string.
-    ///
-    /// # Errors
-    ///
-    /// See [`Self::new`].
     pub fn text(&mut self, name: &'a [u8], text: &[u8]) -> Done {
         self.pieces(name, &[text, &[0]])
     }
 
     /// Writes a property that is a list of cells.
-    ///
-    /// # Errors
-    ///
-    /// See [`Self::new`].
     pub fn cells(&mut self, name: &'a [u8], cells: &[u32]) -> Done {
         self.list(name, cells.iter().map(|cell| cell.to_be_bytes()))
     }
 
     /// Writes a property that is a list of numbers of two cells each.
-    ///
-    /// # Errors
-    ///
-    /// See [`Self::new`].
     pub fn numbers(&mut self, name: &'a [u8], numbers: impl IntoIterator<Item = u64>) -> Done {
         let numbers = numbers.into_iter();
         self.list(name, numbers.map(|number| number.to_be_bytes()))
     }
 
     /// Writes a property that is a list of values, whose number need not be known before.
-    ///
-    /// # Errors
-    ///
-    /// See [`Self::new`].
     pub fn list<const BYTES: usize>(
         &mut self,
         name: &'a [u8],
@@ -282,10 +232,6 @@ impl<'a> Writer<'a> {
 
     /// Writes the strings and the header, and returns the bytes of the whole tree. `boot_cpu` is the
     /// physical ID of the boot CPU.
-    ///
-    /// # Errors
-    ///
-    /// See [`Self::new`].
     pub fn finish(mut self, boot_cpu: u32) -> Done<usize> {
         if !self.root_ended {
             return Err(WriteError::Misused);

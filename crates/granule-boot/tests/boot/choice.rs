@@ -5,8 +5,7 @@ use granule::arch::CpuFeatures;
 use granule::arch::PageSize::{self, K4, K16, K64};
 use granule_boot::Text;
 use granule_boot::choice::{
-    ChoiceNote, PageSizeChoice, PageSizeInputs, Refused, Source, VA_BITS, Wish, choose_page_size,
-    choose_va_bits,
+    ChoiceNote, PageSizeInputs, Refused, Source, VA_BITS, Wish, choose_page_size, choose_va_bits,
 };
 use granule_boot::machines::{Identity, KnownMachine, MACHINES, Mark, find, find_in};
 use granule_boot::sizes::SizeSet;
@@ -148,76 +147,37 @@ fn every_cpu_with_every_wish() {
     assert_eq!(cases, 8 * (1 + 16 * 8) * 5 * 4);
 }
 
-fn choose(
-    cpu: &[PageSize],
-    command_line: Wish<PageSize>,
-    machine: Option<&KnownMachine>,
-    build_default: Option<PageSize>,
-) -> (PageSizeChoice, Vec<String>) {
-    let cpu = cpu.iter().copied().collect();
-    let choice = choose_page_size(&PageSizeInputs {
-        cpu,
-        built: SizeSet::ALL,
-        command_line,
-        machine,
-        build_default,
-    })
-    .unwrap();
-    let lines = choice.notes.iter().map(ToString::to_string).collect();
-    (choice, lines)
-}
-
 #[test]
-fn the_wish_of_the_command_line_comes_first() {
-    let prefers_16k = machine(&[K16], SizeSet::NONE);
-    let wish = Wish::Wanted(K64);
-    let (choice, lines) = choose(&[K4, K16, K64], wish, Some(&prefers_16k), Some(K4));
-    assert_eq!((choice.size, choice.source), (K64, Source::CommandLine));
-    assert!(lines.is_empty() && choice.notes.is_empty());
-}
-
-#[test]
-fn each_wish_that_falls_through_has_a_line() {
-    let wants_16k_not_4k = machine(&[K16], SizeSet::NONE.with(K4));
-    let wish = Wish::Garbled(Text::new(b"64 KiB\n"));
-    let (choice, lines) = choose(&[K4, K64], wish, Some(&wants_16k_not_4k), Some(K4));
-    assert_eq!((choice.size, choice.source), (K64, Source::Fallback));
-    assert_eq!(
-        lines,
-        [
-            "command line: arm64.pagesize=64 KiB\\n ignored: expected 4k, 16k or 64k",
-            "machine table: page size 16k ignored: this CPU does not have it (ID_AA64MMFR0_EL1)",
-            "build default: page size 4k ignored: the machine table forbids it on this machine",
-        ]
-    );
-}
-
-#[test]
-fn a_cpu_without_the_wished_size_gets_its_smallest() {
-    // A Cortex-A72 has 4K and 64K.
-    let (choice, lines) = choose(&[K4, K64], Wish::Wanted(K16), None, None);
-    assert_eq!((choice.size, choice.source), (K4, Source::Fallback));
-    assert_eq!(
-        lines,
-        ["command line: page size 16k ignored: this CPU does not have it (ID_AA64MMFR0_EL1)"]
-    );
-    let (choice, _) = choose(&[K16, K64], Wish::Wanted(K4), None, Some(K64));
-    assert_eq!((choice.size, choice.source), (K64, Source::BuildDefault));
-    let (choice, _) = choose(&[K16], Wish::Absent, None, None);
-    assert_eq!((choice.size, choice.source), (K16, Source::Fallback));
-}
-
-#[test]
-fn where_all_is_forbidden_the_smallest_size_is_taken_and_said() {
-    let nothing_goes = machine(&[], PageSize::ALL.into_iter().collect());
-    let (choice, lines) = choose(&[K16, K64], Wish::Absent, Some(&nothing_goes), None);
-    assert_eq!((choice.size, choice.source), (K16, Source::Fallback));
-    assert_eq!(
-        lines,
-        [
-            "machine table: every page size that this CPU has is forbidden on this machine: taking 16k"
-        ]
-    );
+fn notes_are_lines() {
+    use Refused::*;
+    let (line, table) = (Source::CommandLine, Source::MachineTable);
+    let notes = [
+        (line, NotAPageSize(Text::new(b"64 KiB\n"))),
+        (
+            line,
+            PageSizeNotBuilt(K16, SizeSet::NONE.with(K4).with(K64)),
+        ),
+        (table, PageSizeCpuLacks(K16)),
+        (Source::BuildDefault, PageSizeForbidden(K4)),
+        (line, ForbiddenButAsked(K4)),
+        (table, AllForbidden(K16)),
+        (line, NotAVaSize(Text::new(b""))),
+        (line, NoSuchVaBits(40)),
+        (line, VaBitsCpuLacks(52, K16)),
+        (line, VaBitsCpuLacks(52, K64)),
+    ];
+    let lines = notes.map(|(by, wish)| ChoiceNote { by, wish }.to_string());
+    let expected = r"command line: arm64.pagesize=64 KiB\n ignored: expected 4k, 16k or 64k
+command line: page size 16k ignored: this kernel was built for 4k, 64k only
+machine table: page size 16k ignored: this CPU does not have it (ID_AA64MMFR0_EL1)
+build default: page size 4k ignored: the machine table forbids it on this machine
+command line: page size 4k taken, though the machine table forbids it on this machine
+machine table: every page size that this CPU has is forbidden on this machine: taking 16k
+command line: arm64.vabits= ignored: expected 36, 39, 42, 47, 48 or 52
+command line: arm64.vabits=40 ignored: expected 36, 39, 42, 47, 48 or 52
+command line: arm64.vabits=52 ignored: this CPU does not have FEAT_LPA2 for 16k pages (ID_AA64MMFR0_EL1.TGRAN16)
+command line: arm64.vabits=52 ignored: this CPU does not have FEAT_LVA (ID_AA64MMFR2_EL1.VARange)";
+    assert_eq!(lines.join("\n"), expected);
 }
 
 #[test]
@@ -277,6 +237,10 @@ fn va_bits_for_every_page_size_and_wish() {
             let absent = choose_va_bits(&cpu, size, Wish::Absent);
             assert_eq!((absent.bits, absent.source), (48, Source::Fallback));
             assert!(absent.notes.is_empty());
+            let text = Text::new(b"x");
+            let garbled = choose_va_bits(&cpu, size, Wish::Garbled(text));
+            let notes: Vec<_> = garbled.notes.iter().map(|note| note.wish).collect();
+            assert_eq!((garbled.bits, notes), (48, vec![Refused::NotAVaSize(text)]));
             for wished in 0..=64 {
                 let choice = choose_va_bits(&cpu, size, Wish::Wanted(wished));
                 let granted = VA_BITS.contains(&wished) && wished <= most;
@@ -303,38 +267,6 @@ fn va_bits_for_every_page_size_and_wish() {
 }
 
 #[test]
-fn va_bits_notes_say_what_is_missing() {
-    let line = |size, wish| {
-        let choice = choose_va_bits(&cpu([0, 1, 0], 0), size, wish);
-        assert_eq!(choice.bits, 48);
-        choice
-            .notes
-            .iter()
-            .map(ToString::to_string)
-            .collect::<Vec<_>>()
-            .join("|")
-    };
-    assert_eq!(
-        line(K4, Wish::Wanted(40)),
-        "command line: arm64.vabits=40 ignored: expected 36, 39, 42, 47, 48 or 52"
-    );
-    assert_eq!(
-        line(K16, Wish::Garbled(Text::new(b""))),
-        "command line: arm64.vabits= ignored: expected 36, 39, 42, 47, 48 or 52"
-    );
-    assert_eq!(
-        line(K16, Wish::Wanted(52)),
-        "command line: arm64.vabits=52 ignored: this CPU does not have FEAT_LPA2 for 16k pages \
-         (ID_AA64MMFR0_EL1.TGRAN16)"
-    );
-    assert_eq!(
-        line(K64, Wish::Wanted(52)),
-        "command line: arm64.vabits=52 ignored: this CPU does not have FEAT_LVA \
-         (ID_AA64MMFR2_EL1.VARange)"
-    );
-}
-
-#[test]
 fn texts_are_kept_short_and_printed_as_one_line() {
     assert_eq!(Text::new(b"a\0b\xff\r\n").to_string(), "a\\x00b\\xff\\r\\n");
     let long = [b'x'; 1000];
@@ -358,18 +290,17 @@ fn identity(compatible: &[&'static str]) -> Identity<std::vec::IntoIter<&'static
 #[test]
 fn machines_are_found_by_what_they_are() {
     let name = |identity| find(&identity).map(|machine| machine.name);
-    assert_eq!(name(identity(&["linux,dummy-virt"])), None);
-    assert_eq!(name(identity(&[])), None);
-    assert_eq!(
-        name(identity(&["apple,j274", "apple,t8103"])),
-        Some("Apple M1 or M2")
-    );
-    assert_eq!(
-        name(identity(&["apple,t81"])),
-        None,
-        "a part of a name is not a name"
-    );
-    assert_eq!(name(identity(&["apple,t81030"])), None);
+    // A part of a name is not a name.
+    for none in [
+        &["linux,dummy-virt"][..],
+        &[],
+        &["apple,t81"],
+        &["apple,t81030"],
+    ] {
+        assert_eq!(name(identity(none)), None, "{none:?}");
+    }
+    let m1 = name(identity(&["apple,j274", "apple,t8103"]));
+    assert_eq!(m1, Some("Apple M1 or M2"));
     let grace = Identity {
         soc: Some(0x036b_0241),
         ..identity(&["x"])
@@ -444,27 +375,38 @@ fn the_table_of_machines_holds_together() {
 
 #[test]
 fn apple_machines_get_a_size_that_their_iommu_can_work_with() {
-    let m1 = find(&identity(&["apple,t8103"])).unwrap();
-    // The M1's CPU has 4K and 16K; its IOMMU has 16K.
-    let (choice, lines) = choose(&[K4, K16], Wish::Wanted(K4), Some(m1), None);
-    assert_eq!((choice.size, choice.source), (K4, Source::CommandLine));
-    assert_eq!(
-        lines,
-        ["command line: page size 4k taken, though the machine table forbids it on this machine"]
-    );
-    let (choice, lines) = choose(&[K4, K16], Wish::Absent, Some(m1), Some(K4));
-    assert_eq!((choice.size, choice.source), (K16, Source::MachineTable));
-    assert!(lines.is_empty(), "{lines:?}");
-    for (compatible, cpu, size) in [
-        ("apple,t7000", [K4, K64], K4),
-        ("apple,t8010", [K16, K64], K16),
-    ] {
-        let machine = find(&identity(&[compatible])).unwrap();
+    let (wanted, default) = (Source::CommandLine, Source::MachineTable);
+    for (compatible, cpu, wish, expected, notes) in [
+        // The M1's CPU has 4K and 16K; its IOMMU has 16K.
+        ("apple,t8103", [K4, K16], Wish::Wanted(K4), (K4, wanted), 1),
+        ("apple,t8103", [K4, K16], Wish::Absent, (K16, default), 0),
         // Their IOMMU has 4K, which every larger page is a multiple of: a wish is granted.
-        let (choice, _) = choose(&cpu, Wish::Wanted(K64), Some(machine), None);
-        assert_eq!((choice.size, choice.source), (K64, Source::CommandLine));
-        let (choice, lines) = choose(&cpu, Wish::Absent, Some(machine), Some(K64));
-        assert_eq!((choice.size, choice.source), (size, Source::MachineTable));
-        assert!(lines.is_empty());
+        (
+            "apple,t7000",
+            [K4, K64],
+            Wish::Wanted(K64),
+            (K64, wanted),
+            0,
+        ),
+        ("apple,t7000", [K4, K64], Wish::Absent, (K4, default), 0),
+        (
+            "apple,t8010",
+            [K16, K64],
+            Wish::Wanted(K64),
+            (K64, wanted),
+            0,
+        ),
+        ("apple,t8010", [K16, K64], Wish::Absent, (K16, default), 0),
+    ] {
+        let choice = choose_page_size(&PageSizeInputs {
+            cpu: cpu.into_iter().collect(),
+            built: SizeSet::ALL,
+            command_line: wish,
+            machine: find(&identity(&[compatible])),
+            build_default: Some(cpu[1]),
+        });
+        let choice = choice.unwrap();
+        assert_eq!((choice.size, choice.source), expected, "{compatible}");
+        assert_eq!(choice.notes.iter().count(), notes, "{compatible}");
     }
 }

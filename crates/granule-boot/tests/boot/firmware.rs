@@ -1,11 +1,7 @@
 //! Asking firmware what the machine is: only what the answers before allow, at any age of firmware.
 
-use crate::trees::{node, peek, tree, virt};
-use granule::arch::PageSize::{K4, K16, K64};
-use granule_boot::choice::{PageSizeInputs, Source, Wish, choose_page_size};
+use crate::trees::{leaf, peek, tree, virt};
 use granule_boot::firmware::soc_id;
-use granule_boot::machines::{Identity, find};
-use granule_boot::sizes::SizeSet;
 
 const GRACE: u32 = 0x036b_0241;
 const NOT_SUPPORTED: u32 = u32::MAX;
@@ -67,38 +63,7 @@ fn nothing_is_asked_that_may_not_exist() {
         (b"arm,psci-1.0\0", 5),
     ] {
         let properties = [("compatible", compatible), ("method", &b"smc\0"[..])];
-        let dtb = tree(&[], vec![node("psci", &properties, vec![])]);
+        let dtb = tree(&[], vec![leaf("psci", &properties)]);
         assert_eq!(asked(&dtb, &ALL).1.len(), calls, "{compatible:?}");
     }
-}
-
-/// From the firmware's answer to the page size, as on Grace, whose CPU has all three.
-#[test]
-fn grace_gets_its_page_size_by_what_firmware_says() {
-    let choose = |soc, command_line| {
-        let identity = Identity {
-            compatible: [&b"nvidia,unheard-of"[..]].into_iter(),
-            midr: Some(0x410f_d4f0),
-            soc,
-        };
-        let choice = choose_page_size(&PageSizeInputs {
-            cpu: SizeSet::from_iter([K4, K16, K64]),
-            built: SizeSet::ALL,
-            command_line,
-            machine: find(&identity),
-            build_default: None,
-        })
-        .unwrap();
-        assert!(choice.notes.is_empty());
-        (choice.size, choice.source)
-    };
-    let soc = asked(&virt(), &ALL).0;
-    assert_eq!(choose(soc, Wish::Absent), (K64, Source::MachineTable));
-    assert_eq!(choose(soc, Wish::Wanted(K16)), (K16, Source::CommandLine));
-    // The same core in another maker's machine.
-    assert_eq!(
-        choose(Some(0x043b_0001), Wish::Absent),
-        (K4, Source::Fallback)
-    );
-    assert_eq!(choose(None, Wish::Absent), (K4, Source::Fallback));
 }

@@ -15,35 +15,51 @@ const CAPACITY: usize = 5;
 
 type Bits = [bool; UNITS];
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 enum Step {
-    Bank(usize, usize),
-    Reserve(usize, usize),
-    NoMap(usize, usize),
+    Add(RangeList, usize, usize),
     Free(usize, usize),
     KeepOnly(usize, usize),
-    Allocate {
-        size: usize,
-        align_shift: u32,
-        from: usize,
-        to: usize,
-        top_down: bool,
-    },
+    Allocate(Request),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Request {
+    size: usize,
+    align: u64,
+    from: usize,
+    to: usize,
+    direction: Direction,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
+    use RangeList::{Banks, NoMap, Reserved};
     let range = || (0..UNITS, 0..40_usize);
+    let request = (
+        1..24_usize,
+        0..6_u32,
+        0..UNITS / 2,
+        UNITS / 2..UNITS,
+        any::<bool>(),
+    );
+    let request = request.prop_map(|(size, shift, from, to, top_down)| Request {
+        size,
+        align: UNIT << shift,
+        from,
+        to,
+        direction: if top_down {
+            Direction::TopDown
+        } else {
+            Direction::BottomUp
+        },
+    });
     let step = prop_oneof![
-        3 => range().prop_map(|(at, len)| Step::Bank(at, len)),
-        3 => range().prop_map(|(at, len)| Step::Reserve(at, len)),
-        2 => range().prop_map(|(at, len)| Step::NoMap(at, len / 4)),
+        3 => range().prop_map(|(at, len)| Step::Add(Banks, at, len)),
+        3 => range().prop_map(|(at, len)| Step::Add(Reserved, at, len)),
+        2 => range().prop_map(|(at, len)| Step::Add(NoMap, at, len / 4)),
         3 => range().prop_map(|(at, len)| Step::Free(at, len / 4)),
         1 => (0..UNITS / 4, UNITS / 2..UNITS).prop_map(|(from, to)| Step::KeepOnly(from, to)),
-        5 => (1..24_usize, 0..6_u32, 0..UNITS / 2, UNITS / 2..UNITS, any::<bool>()).prop_map(
-            |(size, align_shift, from, to, top_down)| Step::Allocate {
-                size, align_shift, from, to, top_down,
-            }
-        ),
+        5 => request.prop_map(Step::Allocate),
     ];
     prop::collection::vec(step, 1..40)
 }
@@ -78,7 +94,7 @@ impl Model {
     fn whole_pages(&self) -> usize {
         let mut all_mapped = self.clone();
         all_mapped.no_map = [false; UNITS];
-        count(&all_mapped.mapped())
+        count_in(&all_mapped.mapped())
     }
 
     fn free(&self) -> Bits {
@@ -89,31 +105,28 @@ impl Model {
         free
     }
 
-    fn place(&self, step: &Step) -> Option<usize> {
-        let Step::Allocate {
-            size,
-            align_shift,
-            from,
-            to,
-            top_down,
-        } = *step
-        else {
-            unreachable!()
-        };
-        let free = self.free();
-        let mut places = (from..to.saturating_sub(size - 1)).filter(|at| {
-            (BASE + *at as u64 * UNIT) % (UNIT << align_shift) == 0
+    fn place(&self, request: &Request) -> Option<usize> {
+        let (size, free) = (request.size, self.free());
+        let mut places = (request.from..request.to.saturating_sub(size - 1)).filter(|at| {
+            (BASE + *at as u64 * UNIT) % request.align == 0
                 && free[*at..*at + size].iter().all(|free| *free)
         });
-        if top_down {
-            places.next_back()
-        } else {
-            places.next()
+        match request.direction {
+            Direction::TopDown => places.next_back(),
+            _ => places.next(),
+        }
+    }
+
+    fn list(&mut self, list: RangeList) -> &mut Bits {
+        match list {
+            RangeList::Banks => &mut self.banks,
+            RangeList::Reserved => &mut self.reserved,
+            _ => &mut self.no_map,
         }
     }
 }
 
-fn count(bits: &Bits) -> usize {
+fn count_in(bits: &[bool]) -> usize {
     bits.iter().filter(|bit| **bit).count()
 }
 
@@ -143,17 +156,13 @@ fn bits(regions: impl IntoIterator<Item = Region>) -> Bits {
 /// The model after an operation on one of its lists, if the list then has room.
 fn changed(
     model: &Model,
-    list: impl Fn(&mut Model) -> &mut Bits,
+    list: RangeList,
     units: std::ops::Range<usize>,
     value: bool,
-) -> Result<Model, ()> {
+) -> Option<Model> {
     let mut after = model.clone();
-    list(&mut after)[units].fill(value);
-    if runs(list(&mut after)) > CAPACITY {
-        Err(())
-    } else {
-        Ok(after)
-    }
+    after.list(list)[units].fill(value);
+    (runs(after.list(list)) <= CAPACITY).then_some(after)
 }
 
 fn run(page_size: PageSize, steps: &[Step]) -> Result<(), TestCaseError> {
@@ -168,94 +177,73 @@ fn run(page_size: PageSize, steps: &[Step]) -> Result<(), TestCaseError> {
     };
     for step in steps {
         let address = |at: usize| BASE + at as u64 * UNIT;
-        let expect = match step {
-            Step::Bank(at, len) => {
-                let units = Model::units(*at, *len);
-                let overlap = model.banks[units.clone()]
-                    .iter()
-                    .filter(|bit| **bit)
-                    .count();
-                let got = memory.add_bank(address(*at), units.len() as u64 * UNIT);
-                let after = changed(&model, |model| &mut model.banks, units, true);
-                prop_assert_eq!(got.ok(), after.as_ref().ok().map(|_| overlap as u64 * UNIT));
-                after.map(|mut model| {
-                    model.overlapping += overlap;
-                    model
-                })
-            }
-            Step::Reserve(at, len) => {
-                let units = Model::units(*at, *len);
-                let got = memory.reserve(address(*at), units.len() as u64 * UNIT);
-                let after = changed(&model, |model| &mut model.reserved, units, true);
-                prop_assert_eq!(got.is_ok(), after.is_ok());
-                after
-            }
-            Step::NoMap(at, len) => {
-                let units = Model::units(*at, *len);
-                let got = memory.mark_no_map(address(*at), units.len() as u64 * UNIT);
-                let after = changed(&model, |model| &mut model.no_map, units, true);
-                prop_assert_eq!(got.is_ok(), after.is_ok());
-                after
-            }
-            Step::Free(at, len) => {
-                let units = Model::units(*at, *len);
-                let got = memory.free(address(*at), units.len() as u64 * UNIT);
-                if !model.reserved[units.clone()].iter().all(|bit| *bit) {
-                    prop_assert!(matches!(got, Err(Error::NotReserved { .. })), "{:?}", got);
-                    Err(())
+        // An operation that failed must have changed nothing.
+        let after = match *step {
+            Step::Add(list, at, len) => {
+                let units = Model::units(at, len);
+                let (start, size) = (address(at), units.len() as u64 * UNIT);
+                let overlap = count_in(&model.list(list)[units.clone()]);
+                let after = changed(&model, list, units, true);
+                if list == RangeList::Banks {
+                    let got = memory.add_bank(start, size).ok();
+                    prop_assert_eq!(got, after.as_ref().map(|_| overlap as u64 * UNIT));
+                    after.map(|model| Model {
+                        overlapping: model.overlapping + overlap,
+                        ..model
+                    })
                 } else {
-                    let after = changed(&model, |model| &mut model.reserved, units, false);
-                    prop_assert_eq!(got.is_ok(), after.is_ok());
+                    let got = match list {
+                        RangeList::Reserved => memory.reserve(start, size),
+                        _ => memory.mark_no_map(start, size),
+                    };
+                    prop_assert_eq!(got.is_ok(), after.is_some());
                     after
                 }
             }
+            Step::Free(at, len) => {
+                let units = Model::units(at, len);
+                let got = memory.free(address(at), units.len() as u64 * UNIT);
+                if model.reserved[units.clone()].iter().all(|bit| *bit) {
+                    let after = changed(&model, RangeList::Reserved, units, false);
+                    prop_assert_eq!(got.is_ok(), after.is_some());
+                    after
+                } else {
+                    prop_assert!(matches!(got, Err(Error::NotReserved { .. })), "{:?}", got);
+                    None
+                }
+            }
             Step::KeepOnly(from, to) => {
-                let got = memory.keep_only(address(*from), address(*to), LeftOut::BeyondVirtual);
+                let got = memory.keep_only(address(from), address(to), LeftOut::BeyondVirtual);
                 let mut after = model.clone();
-                after.banks[..*from].fill(false);
-                after.banks[*to..].fill(false);
-                let removed = count(&model.banks) - count(&after.banks);
+                after.banks[..from].fill(false);
+                after.banks[to..].fill(false);
+                let removed = count_in(&model.banks) - count_in(&after.banks);
                 after.left_out += removed;
                 prop_assert_eq!(got, removed as u64 * UNIT);
-                Ok(after)
+                Some(after)
             }
-            Step::Allocate {
-                size,
-                align_shift,
-                from,
-                to,
-                top_down,
-            } => {
-                let bytes = *size as u64 * UNIT;
-                let got = memory.allocate(
-                    bytes,
-                    UNIT << align_shift,
-                    address(*from)..address(*to),
-                    if *top_down {
-                        Direction::TopDown
-                    } else {
-                        Direction::BottomUp
-                    },
-                );
-                match model.place(step) {
+            Step::Allocate(request) => {
+                let Request {
+                    align, direction, ..
+                } = request;
+                let size = request.size as u64 * UNIT;
+                let within = address(request.from)..address(request.to);
+                let got = memory.allocate(size, align, within, direction);
+                match model.place(&request) {
                     None => {
-                        let align = UNIT << align_shift;
-                        prop_assert_eq!(got, Err(Error::OutOfMemory { size: bytes, align }));
-                        Err(())
+                        prop_assert_eq!(got, Err(Error::OutOfMemory { size, align }));
+                        None
                     }
                     Some(at) => {
-                        let after =
-                            changed(&model, |model| &mut model.reserved, at..at + size, true);
-                        prop_assert_eq!(got.ok(), after.as_ref().ok().map(|_| address(at)));
+                        let units = at..at + request.size;
+                        let after = changed(&model, RangeList::Reserved, units, true);
+                        prop_assert_eq!(got.ok(), after.as_ref().map(|_| address(at)));
                         after
                     }
                 }
             }
         };
-        // An operation that failed must have changed nothing.
-        if let Ok(after) = expect {
-            model = after;
-        }
+        model = after.unwrap_or(model);
         prop_assert_eq!(bits(memory.banks().iter().copied()), model.banks);
         prop_assert_eq!(bits(memory.reserved().iter().copied()), model.reserved);
         prop_assert_eq!(bits(memory.no_map().iter().copied()), model.no_map);
@@ -274,12 +262,12 @@ fn run(page_size: PageSize, steps: &[Step]) -> Result<(), TestCaseError> {
 
         let totals = memory.totals();
         let units = |bytes: u64| (bytes / UNIT) as usize;
-        prop_assert_eq!(units(totals.ram), count(&model.banks));
-        prop_assert_eq!(units(totals.mapped), count(&model.mapped()));
-        prop_assert_eq!(units(totals.free), count(&model.free()));
+        prop_assert_eq!(units(totals.ram), count_in(&model.banks));
+        prop_assert_eq!(units(totals.mapped), count_in(&model.mapped()));
+        prop_assert_eq!(units(totals.free), count_in(&model.free()));
         prop_assert_eq!(
             units(totals.edges),
-            count(&model.banks) - model.whole_pages()
+            count_in(&model.banks) - model.whole_pages()
         );
         prop_assert_eq!(totals.ram, totals.edges + totals.no_map + totals.mapped);
         prop_assert_eq!(totals.mapped, totals.reserved + totals.free);
@@ -381,17 +369,6 @@ fn banks_round_inward_and_no_map_rounds_outward() {
 }
 
 #[test]
-fn banks_that_meet_inside_a_page_make_it_whole() {
-    let mut memory: Memblock = Memblock::new(PageSize::K4);
-    memory.add_bank(0x4000_0000, 0x1800).unwrap();
-    memory.add_bank(0x4000_1800, 0x800).unwrap();
-    assert_eq!(spans(memory.mapped()), [(0x4000_0000, 0x4000_2000)]);
-    assert_eq!(memory.totals().overlapping, 0);
-    assert_eq!(memory.add_bank(0x4000_1000, 0x2000), Ok(0x1000));
-    assert_eq!(memory.totals().overlapping, 0x1000);
-}
-
-#[test]
 fn says_what_it_left_out() {
     let mut memory: Memblock = Memblock::new(PageSize::K4);
     memory.add_bank(1 << 30, 1 << 30).unwrap();
@@ -409,19 +386,6 @@ fn says_what_it_left_out() {
         (1 << 30, 1 << 29)
     );
     assert_eq!(totals.ram, (1 << 30) + (1 << 29));
-}
-
-#[test]
-fn tolerates_reservations_outside_ram() {
-    let mut memory: Memblock = Memblock::new(PageSize::K4);
-    memory.reserve(0x3fff_f000, 0x2000).unwrap();
-    memory.reserve(0x9000_0000, 0x1000).unwrap();
-    memory.add_bank(0x4000_0000, 0x1_0000).unwrap();
-    assert_eq!(
-        spans(memory.reserved_outside_ram()),
-        [(0x3fff_f000, 0x4000_0000), (0x9000_0000, 0x9000_1000)]
-    );
-    assert_eq!(spans(memory.free_ranges()), [(0x4000_1000, 0x4001_0000)]);
 }
 
 #[test]

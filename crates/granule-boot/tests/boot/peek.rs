@@ -1,6 +1,6 @@
 //! Tests of the first look into the device tree, on sound trees.
 
-use crate::trees::{TWO_CELLS, cells, node, peek, strings, tree, virt};
+use crate::trees::{TWO_CELLS, cells, leaf, node, peek, strings, tree, virt};
 use dtoolkit::model::DeviceTreeNode;
 use granule_boot::peek::{Conduit, ConsoleError, ConsoleSource, Consoles};
 use granule_boot::tree::{Range, Tree, total_size};
@@ -42,17 +42,13 @@ fn first(consoles: Consoles) -> Option<u64> {
 
 /// A tree with a console at `path`, and `stdout-path` as given.
 fn console(stdout: &[u8], aliases: &[(&str, &[u8])], children: Vec<DeviceTreeNode>) -> Vec<u8> {
-    let chosen = node("chosen", &[("stdout-path", stdout)], vec![]);
-    let aliases = node("aliases", aliases, vec![]);
+    let chosen = leaf("chosen", &[("stdout-path", stdout)]);
+    let aliases = leaf("aliases", aliases);
     tree(&TWO_CELLS, [vec![chosen, aliases], children].concat())
 }
 
 fn uart(name: &str, compatible: &[u8], reg: &[u32]) -> DeviceTreeNode {
-    node(
-        name,
-        &[("compatible", compatible), ("reg", &cells(reg))],
-        vec![],
-    )
+    leaf(name, &[("compatible", compatible), ("reg", &cells(reg))])
 }
 
 #[test]
@@ -117,87 +113,56 @@ fn on_a_bus(properties: &[(&str, &[u8])], reg: &[u32]) -> Result<u64, ConsoleErr
 
 #[test]
 fn addresses_pass_through_the_buses_above() {
-    let found = Ok;
-    let one: [(&str, &[u8]); 2] = [
-        ("#address-cells", &[0, 0, 0, 1]),
-        ("#size-cells", &[0, 0, 0, 1]),
-    ];
-    let [two_a, two_s] = TWO_CELLS;
-    let [one_a, one_s] = one;
-    let empty = ("ranges", &[][..]);
-
-    // Identity, with the cells of the bus and not those of the root.
-    assert_eq!(
-        on_a_bus(&[two_a, two_s, empty], &[1, 2, 0, 4]),
-        found(0x1_0000_0002)
-    );
-    assert_eq!(
-        on_a_bus(&[one_a, one_s, empty], &[0x3f20_1000, 0x1000]),
-        found(0x3f20_1000)
-    );
-    // A bus without `#address-cells` has two address cells.
-    assert_eq!(on_a_bus(&[empty], &[1, 2, 0]), found(0x1_0000_0002));
+    let cell = |name, value: u8| (name, vec![0, 0, 0, value]);
+    let bus = |address: u8, size: u8, ranges: &[u32]| {
+        let cells_of = [cell("#address-cells", address), cell("#size-cells", size)];
+        [&cells_of[..], &[("ranges", cells(ranges))]].concat()
+    };
     // As on a Raspberry Pi 4: child, parent and size in 1, 2 and 1 cells.
-    let ranges = cells(&[
-        0x7e00_0000,
-        0,
-        0xfe00_0000,
-        0x180_0000,
-        0x4000_0000,
-        4,
-        0xff80_0000,
-        0x80_0000,
-    ]);
-    let pi = [one_a, one_s, ("ranges", &ranges[..])];
-    assert_eq!(on_a_bus(&pi, &[0x7e20_1000, 0x200]), found(0xfe20_1000));
-    assert_eq!(on_a_bus(&pi, &[0x4000_0004, 0x200]), found(0x4_ff80_0004));
-    assert_eq!(
-        on_a_bus(&pi, &[0x7f80_0000, 0x200]),
-        Err(ConsoleError::NoAddress),
-        "past the end"
-    );
-    assert_eq!(
-        on_a_bus(&pi, &[0x7dff_ffff, 0x200]),
-        Err(ConsoleError::NoAddress)
-    );
-    // Nothing that can be translated.
-    let no_address = Err(ConsoleError::NoAddress);
-    assert_eq!(
-        on_a_bus(&[one_a, one_s], &[0, 0]),
-        no_address,
-        "no ranges: not the CPU's"
-    );
-    assert_eq!(on_a_bus(&[one_a, one_s, empty], &[]), no_address, "no reg");
-    let three = ("#address-cells", &[0, 0, 0, 3][..]);
-    assert_eq!(
-        on_a_bus(&[three, two_s, empty], &[1, 0, 5, 0, 0]),
-        no_address
-    );
-    assert_eq!(
-        on_a_bus(&[three, two_s, empty], &[0, 1, 5, 0, 0]),
-        found(0x1_0000_0005)
-    );
-    assert_eq!(
-        on_a_bus(&[("#address-cells", b""), empty], &[0, 0, 0]),
-        no_address
-    );
-    let short = [one_a, one_s, ("ranges", &ranges[..12])];
-    assert_eq!(on_a_bus(&short, &[0x7e20_1000, 0x200]), no_address);
-    let overflow = cells(&[0, u32::MAX, u32::MAX, u32::MAX]);
-    assert_eq!(
-        on_a_bus(&[one_a, one_s, ("ranges", &overflow)], &[1, 1]),
-        no_address
-    );
+    let first = [0x7e00_0000, 0, 0xfe00_0000, 0x180_0000];
+    let second = [0x4000_0000, 4, 0xff80_0000, 0x80_0000];
+    let pi = bus(1, 1, &[first, second].concat());
+    let short = bus(1, 1, &first[..3]);
+    let overflow = bus(1, 1, &[0, u32::MAX, u32::MAX, u32::MAX]);
+    let without = &bus(1, 1, &[])[..2];
+    let odd = [("#address-cells", vec![]), ("ranges", vec![])];
+    for (bus, reg, expected) in [
+        // Identity, with the cells of the bus and not those of the root.
+        (&bus(2, 2, &[])[..], &[1, 2, 0, 4][..], Some(0x1_0000_0002)),
+        (&bus(1, 1, &[]), &[0x3f20_1000, 0x1000], Some(0x3f20_1000)),
+        // A bus without `#address-cells` has two address cells.
+        (&bus(1, 1, &[])[2..], &[1, 2, 0], Some(0x1_0000_0002)),
+        (&pi, &[0x7e20_1000, 0x200], Some(0xfe20_1000)),
+        (&pi, &[0x4000_0004, 0x200], Some(0x4_ff80_0004)),
+        // Past the end, and before the begin.
+        (&pi, &[0x7f80_0000, 0x200], None),
+        (&pi, &[0x7dff_ffff, 0x200], None),
+        // Without ranges an address is not the CPU's, and without reg there is none.
+        (without, &[0, 0], None),
+        (&bus(1, 1, &[]), &[], None),
+        (&bus(3, 2, &[]), &[1, 0, 5, 0, 0], None),
+        (&bus(3, 2, &[]), &[0, 1, 5, 0, 0], Some(0x1_0000_0005)),
+        (&odd, &[0, 0, 0], None),
+        (&short, &[0x7e20_1000, 0x200], None),
+        (&overflow, &[1, 1], None),
+    ] {
+        let properties: Vec<_> = bus
+            .iter()
+            .map(|(name, value)| (*name, &value[..]))
+            .collect();
+        let found = on_a_bus(&properties, reg);
+        assert_eq!(
+            found,
+            expected.ok_or(ConsoleError::NoAddress),
+            "{bus:?}: {reg:x?}"
+        );
+    }
 }
 
 #[test]
 fn an_alias_below_another_node_is_none() {
-    let decoy = node(
-        "soc",
-        &[],
-        vec![node("aliases", &[("x", b"/uart@1000\0")], vec![])],
-    );
-    let chosen = node("chosen", &[("stdout-path", b"x\0")], vec![]);
+    let decoy = node("soc", &[], vec![leaf("aliases", &[("x", b"/uart@1000\0")])]);
+    let chosen = leaf("chosen", &[("stdout-path", b"x\0")]);
     let bytes = tree(
         &TWO_CELLS,
         vec![
@@ -233,8 +198,8 @@ fn named(chosen: &[(&str, &[u8])], aliases: &[(&str, &[u8])]) -> Consoles {
     let bytes = tree(
         &TWO_CELLS,
         vec![
-            node("chosen", chosen, vec![]),
-            node("aliases", aliases, vec![]),
+            leaf("chosen", chosen),
+            leaf("aliases", aliases),
             uart("uart@7", b"ns16550a\0", &[0, 7, 0, 1]),
             uart("uart@6", b"arm,pl011\0", &[0, 6, 0, 1]),
             uart("uart@5", b"arm,pl011\0", &[0, 5, 0, 1]),
@@ -339,19 +304,15 @@ fn checked(address: u64) -> Result<u64, ConsoleError> {
     let bank = |name, status: &[u8], reg: &[u32]| {
         let reg = cells(reg);
         let device_type = ("device_type", &b"memory\0"[..]);
-        node(
-            name,
-            &[device_type, ("status", status), ("reg", &reg)],
-            vec![],
-        )
+        leaf(name, &[device_type, ("status", status), ("reg", &reg)])
     };
     let no_map = cells(&[0, 0x3000_1000, 0, 0x800]);
-    let secret = node("secret", &[("no-map", b""), ("reg", &no_map)], vec![]);
+    let secret = leaf("secret", &[("no-map", b""), ("reg", &no_map)]);
     let ranges = [TWO_CELLS[0], TWO_CELLS[1], ("ranges", &b""[..])];
     let bytes = tree(
         &TWO_CELLS,
         vec![
-            node("chosen", &[("bootargs", words.as_bytes())], vec![]),
+            leaf("chosen", &[("bootargs", words.as_bytes())]),
             bank(
                 "memory@40",
                 b"ok\0",
@@ -361,10 +322,7 @@ fn checked(address: u64) -> Result<u64, ConsoleError> {
             node("reserved-memory", &ranges, vec![secret]),
         ],
     );
-    let taken = Range {
-        start: 0x2000_2000,
-        bytes: 0x1001,
-    };
+    let taken = Range::new(0x2000_2000, 0x1001);
     let tree = Tree::new(&bytes).unwrap();
     let mut consoles = tree.peek().consoles;
     consoles.check(&tree, 1 << 36, &[(taken, ConsoleError::InTrace)]);
@@ -417,7 +375,7 @@ fn a_console_that_cannot_be_used_does_not_stand_before_one_that_can() {
     let bytes = tree(
         &TWO_CELLS,
         vec![
-            node("chosen", &[bootargs, stdout], vec![]),
+            leaf("chosen", &[bootargs, stdout]),
             uart("uart@1000", b"vendor,uart\0", &[0, 0x1000, 0, 0x1000]),
             uart("uart@2000", b"arm,pl011\0", &[0, 0x2000, 0, 0x1000]),
         ],
@@ -437,14 +395,13 @@ fn a_console_that_cannot_be_used_does_not_stand_before_one_that_can() {
 #[test]
 fn only_top_level_nodes_count() {
     let inner = |name: &str| {
-        node(
+        leaf(
             name,
             &[
                 ("bootargs", b"inner\0"),
                 ("stdout-path", b"/x\0"),
                 ("method", b"smc\0"),
             ],
-            vec![],
         )
     };
     let outer = node(
@@ -467,14 +424,9 @@ fn psci_with_an_unknown_method_has_none() {
         (b"hvcc\0", None),
         (b"", None),
     ] {
-        let bytes = tree(&[], vec![node("psci", &[("method", method)], vec![])]);
+        let bytes = tree(&[], vec![leaf("psci", &[("method", method)])]);
         assert_eq!(peek(&bytes).psci.unwrap().method, expected);
     }
-}
-
-/// A child of `/reserved-memory`.
-fn reserved(name: &str, properties: &[(&str, &[u8])]) -> DeviceTreeNode {
-    node(name, properties, vec![])
 }
 
 fn no_map(root: &[DeviceTreeNode]) -> Vec<(u64, u64)> {
@@ -489,21 +441,21 @@ fn no_map(root: &[DeviceTreeNode]) -> Vec<(u64, u64)> {
 fn no_map_ranges_are_found_and_only_those() {
     let wide = cells(&[1, 0x2000, 0, 0x1000, 2, 0, 1, 0x10]);
     let plain = cells(&[0, 0x8000, 0, 0x1000]);
-    let mut deep = reserved("deep@1", &[("reg", &plain)]);
+    let mut deep = leaf("deep@1", &[("reg", &plain)]);
     // A node below a child is not the child.
-    deep.add_child(reserved("no@8000", &[("no-map", b""), ("reg", &plain)]));
+    deep.add_child(leaf("no@8000", &[("no-map", b""), ("reg", &plain)]));
     let children = vec![
-        reserved("two@2000", &[("no-map", b""), ("reg", &wide)]),
-        reserved("kept@8000", &[("reg", &plain)]),
+        leaf("two@2000", &[("no-map", b""), ("reg", &wide)]),
+        leaf("kept@8000", &[("reg", &plain)]),
         deep,
-        reserved("after@8000", &[("reg", &plain), ("no-map", b"")]),
-        reserved("cut@0", &[("reg", &plain[..15]), ("no-map", b"")]),
-        reserved("none", &[("no-map", b"")]),
-        reserved(
+        leaf("after@8000", &[("reg", &plain), ("no-map", b"")]),
+        leaf("cut@0", &[("reg", &plain[..15]), ("no-map", b"")]),
+        leaf("none", &[("no-map", b"")]),
+        leaf(
             "off@8000",
             &[("no-map", b""), ("reg", &plain), ("status", b"disabled\0")],
         ),
-        reserved(
+        leaf(
             "on@0",
             &[
                 ("status", b"okay\0"),
@@ -515,7 +467,7 @@ fn no_map_ranges_are_found_and_only_those() {
     let decoy = node(
         "reserved",
         &TWO_CELLS,
-        vec![reserved("x@8000", &[("no-map", b""), ("reg", &plain)])],
+        vec![leaf("x@8000", &[("no-map", b""), ("reg", &plain)])],
     );
     let below = node(
         "soc",
@@ -538,7 +490,7 @@ fn no_map_ranges_are_found_and_only_those() {
 #[test]
 fn no_map_ranges_have_the_cells_of_their_node() {
     let with = |address: u8, size: u8, reg: &[u32]| {
-        let child = reserved("a@1", &[("no-map", b""), ("reg", &cells(reg))]);
+        let child = leaf("a@1", &[("no-map", b""), ("reg", &cells(reg))]);
         no_map(&[node(
             "reserved-memory",
             &[
@@ -563,7 +515,7 @@ fn no_map_ranges_have_the_cells_of_their_node() {
 #[test]
 fn no_map_ends_where_a_tree_is_cut_off() {
     let reg = cells(&[0, 0x8000, 0, 0x1000]);
-    let child = reserved("a@1", &[("no-map", b""), ("reg", &reg)]);
+    let child = leaf("a@1", &[("no-map", b""), ("reg", &reg)]);
     let bytes = tree(
         &TWO_CELLS,
         vec![node("reserved-memory", &TWO_CELLS, vec![child])],
@@ -581,7 +533,7 @@ fn no_map_ends_where_a_tree_is_cut_off() {
 
 #[test]
 fn ranges_meet_where_they_share_a_byte() {
-    let range = |start, bytes| Range { start, bytes };
+    let range = Range::new;
     for (a, b, meets) in [
         (range(0x1000, 0x1000), range(0x2000, 1), false),
         (range(0x1000, 0x1001), range(0x2000, 1), true),
@@ -593,14 +545,10 @@ fn ranges_meet_where_they_share_a_byte() {
         assert_eq!(a.meets(b), meets, "{a:x?} {b:x?}");
         assert_eq!(b.meets(a), meets, "{b:x?} {a:x?}");
     }
-    assert_eq!(
-        range(0x1_2345, 0x1_0000).outward(0x1_0000),
-        range(0x1_0000, 0x2_0000)
-    );
-    assert_eq!(
-        range(0x1_0000, 0x1_0000).outward(0x1000),
-        range(0x1_0000, 0x1_0000)
-    );
+    let two = range(0x1_2345, 0x1_0000).outward(0x1_0000);
+    assert_eq!(two, range(0x1_0000, 0x2_0000));
+    let whole = range(0x1_0000, 0x1_0000);
+    assert_eq!(whole.outward(0x1000), whole);
 }
 
 #[test]
@@ -609,13 +557,13 @@ fn memory_that_another_kernel_keeps_is_known() {
         let mut properties = vec![("device_type", b"memory\0".to_vec()), ("reg", cells(reg))];
         properties.extend(usable.map(|usable| ("linux,usable-memory", cells(usable))));
         let properties: Vec<_> = properties.iter().map(|(n, v)| (*n, &v[..])).collect();
-        node(&format!("memory@{:x}", reg[1]), &properties, vec![])
+        leaf(&format!("memory@{:x}", reg[1]), &properties)
     };
     let first = [0, 0x4000, 0, 0x4000];
     let second = [0, 0x8000, 0, 0x4000];
     let chosen = |usable: &[u32]| {
         let usable = cells(usable);
-        node("chosen", &[("linux,usable-memory-range", &usable)], vec![])
+        leaf("chosen", &[("linux,usable-memory-range", &usable)])
     };
     let none = tree(&TWO_CELLS, vec![memory(&first, None)]);
     // Two ranges that touch, in the wrong order, and a part of an entry.

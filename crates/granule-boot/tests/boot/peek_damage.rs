@@ -4,7 +4,7 @@ use crate::trees::{cells, peek, tree, virt};
 use dtoolkit::fdt::Fdt;
 use dtoolkit::{Node, Property};
 use granule_boot::peek::Consoles;
-use granule_boot::tree::{Tree, TreeError, total_size};
+use granule_boot::tree::{Range, Tree, TreeError, total_size};
 use granule_testing::cases::config;
 use proptest::prelude::*;
 use std::collections::HashSet;
@@ -67,40 +67,33 @@ fn structures_that_do_not_hold_are_damage() {
         let bytes = structure(&[]);
         bytes.len() as u32
     };
+    type At = fn(u32) -> TreeError;
+    let [truncated, name, nesting, token]: [At; 4] = [
+        |at| TreeError::Truncated { at },
+        |at| TreeError::BadName { at },
+        |at| TreeError::BadNesting { at },
+        |at| TreeError::BadToken { at },
+    ];
     for (words, expected) in [
-        (&[1, 0, 2, 9][..], None),
+        (&[1, 0, 2, 9][..], None::<(At, u32)>),
         (&[4, 1, 0, 4, 4, 2, 4, 9], None),
-        (&[], Some(TreeError::Truncated { at: base })),
-        (&[1, 0, 2], Some(TreeError::Truncated { at: base + 12 })),
-        (&[1, 0x6161_6161], Some(TreeError::Truncated { at: base })),
-        (&[1, 0, 3, 4], Some(TreeError::Truncated { at: base + 16 })),
-        (
-            &[1, 0, 3, 5, 0, 0, 2, 9],
-            Some(TreeError::BadName { at: base + 8 }),
-        ),
-        (
-            &[1, 0, 3, u32::MAX, 0, 2, 9],
-            Some(TreeError::Truncated { at: base + 8 }),
-        ),
-        (
-            &[1, 0, 3, 0, u32::MAX, 2, 9],
-            Some(TreeError::BadName { at: base + 8 }),
-        ),
-        (&[9], Some(TreeError::BadNesting { at: base })),
-        (&[2], Some(TreeError::BadNesting { at: base })),
-        (&[1, 0, 9], Some(TreeError::BadNesting { at: base + 8 })),
-        (
-            &[1, 0, 2, 1, 0, 2, 9],
-            Some(TreeError::BadNesting { at: base + 12 }),
-        ),
-        (
-            &[1, 0, 2, 3, 0, 0, 9],
-            Some(TreeError::BadNesting { at: base + 12 }),
-        ),
-        (&[1, 0, 5, 2, 9], Some(TreeError::BadToken { at: base + 8 })),
-        (&[0], Some(TreeError::BadToken { at: base })),
+        (&[], Some((truncated, 0))),
+        (&[1, 0, 2], Some((truncated, 12))),
+        (&[1, 0x6161_6161], Some((truncated, 0))),
+        (&[1, 0, 3, 4], Some((truncated, 16))),
+        (&[1, 0, 3, 5, 0, 0, 2, 9], Some((name, 8))),
+        (&[1, 0, 3, u32::MAX, 0, 2, 9], Some((truncated, 8))),
+        (&[1, 0, 3, 0, u32::MAX, 2, 9], Some((name, 8))),
+        (&[9], Some((nesting, 0))),
+        (&[2], Some((nesting, 0))),
+        (&[1, 0, 9], Some((nesting, 8))),
+        (&[1, 0, 2, 1, 0, 2, 9], Some((nesting, 12))),
+        (&[1, 0, 2, 3, 0, 0, 9], Some((nesting, 12))),
+        (&[1, 0, 5, 2, 9], Some((token, 8))),
+        (&[0], Some((token, 0))),
     ] {
         let bytes = structure(words);
+        let expected = expected.map(|(error, at)| error(base + at));
         assert_eq!(peek(&bytes).damage, expected, "{words:?}");
     }
     let deep: Vec<u32> = [1, 0].repeat(65);
@@ -139,9 +132,36 @@ fn a_tree_cut_off_still_tells_what_stood_before_and_that_it_is_cut() {
     assert!(consoles > 0, "some cut trees still name their console");
 }
 
+/// Uses all of the reader on a tree of so many bytes at most.
+fn walk(tree: &Tree<'_>, bytes: usize) {
+    let path = tree.damaged_node().to_string();
+    assert!(path.starts_with('/') && path.is_ascii() && !path.contains('\n'));
+    let nodes = tree.nodes().count();
+    assert_eq!(tree.root().is_none(), tree.damage().is_some() && nodes == 0);
+    assert!(nodes <= bytes / 8);
+    assert!(tree.strings().len() <= bytes && tree.structure_bytes() <= bytes);
+    for node in tree.nodes().take(200) {
+        let _ = (
+            node.cells(),
+            node.child_cells(),
+            node.to_cpu(1),
+            node.number(b"reg"),
+        );
+        assert!(node.reg().map_or(0, Iterator::count) <= bytes);
+        assert!(node.properties().count() <= bytes && node.strings(b"reg").count() <= bytes);
+        assert!(node.children().all(|child| child.parent().is_some()));
+    }
+    let reservations = tree.reservations();
+    assert!(reservations.is_ok_and(|all| all.count() <= bytes / 16) || reservations.is_err());
+    let _ = (tree.find(b"/chosen"), tree.no_map().count());
+    for size in [0, u64::MAX] {
+        let _ = tree.is_another_kernels(Range::new(0, size));
+    }
+}
+
 /// Looks at any bytes; checks that what is found is sane, and where the other parser takes the
 /// tree, that both agree.
-fn look(bytes: &[u8]) {
+pub(crate) fn look(bytes: &[u8]) {
     let tree = match Tree::new(bytes) {
         Ok(tree) => tree,
         Err(error) => {
@@ -149,6 +169,7 @@ fn look(bytes: &[u8]) {
             return;
         }
     };
+    walk(&tree, bytes.len());
     let mut peek = tree.peek();
     if let Some(error) = peek.damage {
         assert!((error.at().unwrap() as usize) <= bytes.len() + 3, "{error}");
@@ -211,7 +232,7 @@ fn every_byte_changed_in_every_way_that_matters() {
             3,
             4,
             9,
-            b'/',
+            0x2f,
             0x7f,
             0x80,
             0xff,

@@ -1,8 +1,9 @@
 //! Trees that are written are read back with another crate, and with the one reader.
 
+use crate::trees::leaf as node;
 use dtoolkit::fdt::Fdt;
 use dtoolkit::memreserve::MemoryReservation;
-use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
+use dtoolkit::model::DeviceTree;
 use dtoolkit::{Node as _, Property as _};
 use granule_boot::tree::{
     Edit, EditPlace, MOST_NAMES, Name, Node, Range, Tree, TreeError, WriteError, Writer, rewrite,
@@ -15,10 +16,7 @@ fn value(tree: &Fdt<'_>, path: &str, name: &str) -> Option<Vec<u8>> {
 
 /// Some of everything that can be written.
 fn some(into: &mut [u8]) -> Result<usize, WriteError> {
-    let kept = Range {
-        start: 0x4000_0000,
-        bytes: 0x1000,
-    };
+    let kept = Range::new(0x4000_0000, 0x1000);
     let mut to = Writer::new(into, [kept])?;
     to.begin(b"")?;
     to.cells(b"#address-cells", &[2])?;
@@ -115,14 +113,6 @@ fn a_writer_that_is_misused_says_so() {
     }
     let last = names[MOST_NAMES].as_bytes();
     assert_eq!(to.property(last, &[]), Err(WriteError::Misused));
-}
-
-fn node(name: &str, properties: &[(&str, &[u8])]) -> DeviceTreeNode {
-    let mut node = DeviceTreeNode::new_unchecked(name);
-    for (name, value) in properties {
-        node.add_property(DeviceTreeProperty::new_unchecked(*name, *value));
-    }
-    node
 }
 
 /// Drops memory nodes, renews a property of `/chosen`, and adds a node to the root and to another node.

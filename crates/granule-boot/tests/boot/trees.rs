@@ -19,6 +19,10 @@ pub(crate) fn node(
     node
 }
 
+pub(crate) fn leaf(name: &str, properties: &[(&str, &[u8])]) -> DeviceTreeNode {
+    node(name, properties, vec![])
+}
+
 pub(crate) fn tree(properties: &[(&str, &[u8])], children: Vec<DeviceTreeNode>) -> Vec<u8> {
     let mut tree = DeviceTree::new();
     tree.root = node("", properties, children);
@@ -45,37 +49,33 @@ pub(crate) fn virt() -> Vec<u8> {
             ("interrupt-parent", &[0; 4]),
         ],
         vec![
-            node(
+            leaf(
                 "psci",
                 &[
                     ("method", b"hvc\0"),
                     ("compatible", b"arm,psci-1.0\0arm,psci-0.2\0"),
                 ],
-                vec![],
             ),
-            node(
+            leaf(
                 "memory@40000000",
                 &[("reg", &cells(&[0, 0x4000_0000, 0, 0x800_0000]))],
-                vec![],
             ),
-            node(
+            leaf(
                 "pl011@9000000",
                 &[
                     ("clock-names", b"uartclk\0apb_pclk\0"),
                     ("reg", &cells(&[0, 0x900_0000, 0, 0x1000])),
                     ("compatible", b"arm,pl011\0arm,primecell\0"),
                 ],
-                vec![],
             ),
-            node("aliases", &[("serial0", b"/pl011@9000000\0")], vec![]),
-            node(
+            leaf("aliases", &[("serial0", b"/pl011@9000000\0")]),
+            leaf(
                 "chosen",
                 &[
                     ("bootargs", b"quiet arm64.pagesize=64k\0"),
                     ("stdout-path", b"/pl011@9000000\0"),
                     ("rng-seed", &[0x5a; 32]),
                 ],
-                vec![],
             ),
         ],
     )

@@ -1,6 +1,6 @@
 //! Every kind of UART that can be the console, as trees and command lines name it.
 
-use crate::trees::{TWO_CELLS, cells, node, peek, tree};
+use crate::trees::{TWO_CELLS, cells, leaf, node, peek, tree};
 use granule_boot::peek::ConsoleError;
 use granule_boot::tree::Tree;
 use granule_boot::uart::Width::{self, Bits8, Bits16, Bits32};
@@ -34,131 +34,59 @@ fn described(
         ("#size-cells", &[0, 0, 0, 1]),
         ("ranges", &ranges),
     ];
-    let soc = node("soc", &one, vec![node("serial@1", &properties, vec![])]);
-    let chosen = node(
-        "chosen",
-        &[("stdout-path", b"/soc/serial@1:115200\0")],
-        vec![],
-    );
+    let soc = node("soc", &one, vec![leaf("serial@1", &properties)]);
+    let chosen = leaf("chosen", &[("stdout-path", b"/soc/serial@1:115200\0")]);
     let bytes = tree(&TWO_CELLS, vec![chosen, soc]);
     let consoles = peek(&bytes).consoles;
     let error = consoles.passed_over().next();
     consoles.first().ok_or_else(|| error.unwrap().1)
 }
 
-/// A value of `compatible`, the other properties, and the UART that they describe.
-type Kind = (
-    &'static [u8],
-    &'static [(&'static str, &'static [u32])],
-    Family,
-    u8,
-    Width,
-);
-
 #[test]
 fn a_node_says_the_family_and_how_its_registers_are_reached() {
+    use Family::{Cadence, Imx, Pl011, Sbsa, Uart8250};
+    let plain: &[(&str, &[u32])] = &[];
     let shift: &[(&str, &[u32])] = &[("reg-shift", &[2])];
     let words: &[(&str, &[u32])] = &[("reg-shift", &[2]), ("reg-io-width", &[4])];
-    let kinds: [Kind; 27] = [
-        (b"arm,pl011\0arm,primecell\0", &[], Family::Pl011, 2, Bits32),
-        (b"arm,sbsa-uart\0", &[], Family::Sbsa, 2, Bits32),
-        // The most exact name counts.
-        (b"arm,sbsa-uart\0arm,pl011\0", &[], Family::Sbsa, 2, Bits32),
-        (b"arm,pl011\0arm,sbsa-uart\0", &[], Family::Pl011, 2, Bits32),
-        (b"ns8250\0", &[], Family::Uart8250, 0, Bits8),
-        (b"ns16450\0", &[], Family::Uart8250, 0, Bits8),
-        (b"ns16550\0", &[], Family::Uart8250, 0, Bits8),
-        (b"fsl,ns16550\0ns16550a\0", &[], Family::Uart8250, 0, Bits8),
-        (
-            b"ns16550a\0",
-            &[("reg-shift", &[0, 1]), ("reg-io-width", &[2])],
-            Family::Uart8250,
-            1,
-            Bits16,
-        ),
-        (b"ns16750\0", &[], Family::Uart8250, 0, Bits8),
-        (b"ns16850\0", shift, Family::Uart8250, 2, Bits8),
-        (b"snps,dw-apb-uart\0", words, Family::Uart8250, 2, Bits32),
-        (
-            b"rockchip,rk3399-uart\0snps,dw-apb-uart\0",
-            words,
-            Family::Uart8250,
-            2,
-            Bits32,
-        ),
-        (
-            b"marvell,armada-38x-uart\0snps,dw-apb-uart\0",
-            shift,
-            Family::Uart8250,
-            2,
-            Bits8,
-        ),
-        (
-            b"mrvl,mmp-uart\0intel,xscale-uart\0",
-            shift,
-            Family::Uart8250,
-            2,
-            Bits8,
-        ),
-        (b"nuvoton,npcm750-uart\0", shift, Family::Uart8250, 2, Bits8),
-        (
-            b"nuvoton,npcm845-uart\0nuvoton,npcm750-uart\0",
-            shift,
-            Family::Uart8250,
-            2,
-            Bits8,
-        ),
-        (
-            b"nvidia,tegra186-uart\0nvidia,tegra20-uart\0",
-            shift,
-            Family::Uart8250,
-            2,
-            Bits32,
-        ),
-        (
-            b"mediatek,mt8183-uart\0mediatek,mt6577-uart\0",
-            &[],
-            Family::Uart8250,
-            2,
-            Bits32,
-        ),
-        (
-            b"ti,am64-uart\0ti,am654-uart\0",
-            &[],
-            Family::Uart8250,
-            2,
-            Bits32,
-        ),
-        (b"brcm,bcm2835-aux-uart\0", &[], Family::Uart8250, 2, Bits32),
-        (
-            b"xlnx,zynqmp-uart\0cdns,uart-r1p12\0",
-            &[],
-            Family::Cadence,
-            2,
-            Bits32,
-        ),
-        (b"cdns,uart-r1p8\0", &[], Family::Cadence, 2, Bits32),
-        (b"xlnx,xuartps\0", &[], Family::Cadence, 2, Bits32),
-        (b"fsl,imx21-uart\0", &[], Family::Imx, 2, Bits32),
-        (
-            b"fsl,imx53-uart\0fsl,imx21-uart\0",
-            &[],
-            Family::Imx,
-            2,
-            Bits32,
-        ),
-        (
-            b"fsl,imx8mp-uart\0fsl,imx6q-uart\0",
-            &[],
-            Family::Imx,
-            2,
-            Bits32,
-        ),
-    ];
-    for (compatible, more, family, shift, width) in kinds {
-        let found = described(compatible, &[0x7e21_5040, 0x40], more);
-        let expected = uart(family, 0x3f21_5040, shift, width);
-        assert_eq!(found, Ok(expected), "{}", compatible.escape_ascii());
+    let halves: &[(&str, &[u32])] = &[("reg-shift", &[0, 1]), ("reg-io-width", &[2])];
+    // The most exact of the names counts.
+    for (names, more, (family, shift, width)) in [
+        ("arm,pl011 arm,primecell", plain, (Pl011, 2, Bits32)),
+        ("arm,pl011 arm,sbsa-uart", plain, (Pl011, 2, Bits32)),
+        ("arm,sbsa-uart", plain, (Sbsa, 2, Bits32)),
+        ("arm,sbsa-uart arm,pl011", plain, (Sbsa, 2, Bits32)),
+        ("ns8250", plain, (Uart8250, 0, Bits8)),
+        ("ns16450", plain, (Uart8250, 0, Bits8)),
+        ("ns16550", plain, (Uart8250, 0, Bits8)),
+        ("fsl,ns16550 ns16550a", plain, (Uart8250, 0, Bits8)),
+        ("ns16550a", halves, (Uart8250, 1, Bits16)),
+        ("ns16750", plain, (Uart8250, 0, Bits8)),
+        ("ns16850", shift, (Uart8250, 2, Bits8)),
+        ("snps,dw-apb-uart", words, (Uart8250, 2, Bits32)),
+        ("x snps,dw-apb-uart", shift, (Uart8250, 2, Bits8)),
+        ("mrvl,mmp-uart", shift, (Uart8250, 2, Bits8)),
+        ("intel,xscale-uart", shift, (Uart8250, 2, Bits8)),
+        ("nuvoton,npcm750-uart", shift, (Uart8250, 2, Bits8)),
+        ("nuvoton,npcm845-uart", shift, (Uart8250, 2, Bits8)),
+        ("x nvidia,tegra20-uart", shift, (Uart8250, 2, Bits32)),
+        ("x mediatek,mt6577-uart", plain, (Uart8250, 2, Bits32)),
+        ("x ti,am654-uart", plain, (Uart8250, 2, Bits32)),
+        ("brcm,bcm2835-aux-uart", plain, (Uart8250, 2, Bits32)),
+        ("x cdns,uart-r1p12", plain, (Cadence, 2, Bits32)),
+        ("cdns,uart-r1p8", plain, (Cadence, 2, Bits32)),
+        ("xlnx,xuartps", plain, (Cadence, 2, Bits32)),
+        ("fsl,imx21-uart", plain, (Imx, 2, Bits32)),
+        ("fsl,imx53-uart fsl,imx21-uart", plain, (Imx, 2, Bits32)),
+        ("x fsl,imx6q-uart", plain, (Imx, 2, Bits32)),
+        ("fsl,imx8mp-uart", plain, (Imx, 2, Bits32)),
+    ] {
+        let compatible = names.replace(' ', "\0") + "\0";
+        let found = described(compatible.as_bytes(), &[0x7e21_5040, 0x40], more);
+        assert_eq!(
+            found,
+            Ok(uart(family, 0x3f21_5040, shift, width)),
+            "{names}"
+        );
     }
     for other in [
         &b"vendor,uart\0"[..],
@@ -206,7 +134,7 @@ fn a_layout_that_cannot_be_is_an_error() {
 /// The console that a word names.
 fn by_word(word: &str) -> Option<Uart> {
     let bootargs = format!("{word}\0");
-    let chosen = node("chosen", &[("bootargs", bootargs.as_bytes())], vec![]);
+    let chosen = leaf("chosen", &[("bootargs", bootargs.as_bytes())]);
     let bytes = tree(&TWO_CELLS, vec![chosen]);
     let consoles = peek(&bytes).consoles;
     let error = (consoles.passed_over().next()).map(|(_, error)| error);
@@ -261,7 +189,7 @@ fn earlycon_has_linuxs_spellings() {
 /// Checks `earlycon=` with this value.
 fn checked(value: &str) -> Result<Uart, ConsoleError> {
     let bootargs = format!("earlycon={value}\0");
-    let chosen = node("chosen", &[("bootargs", bootargs.as_bytes())], vec![]);
+    let chosen = leaf("chosen", &[("bootargs", bootargs.as_bytes())]);
     let bytes = tree(&TWO_CELLS, vec![chosen]);
     let tree = Tree::new(&bytes).unwrap();
     let mut consoles = tree.peek().consoles;

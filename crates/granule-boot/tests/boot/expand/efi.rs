@@ -69,84 +69,71 @@ fn a_map_that_cannot_be_is_refused() {
     }
 }
 
-/// The table of supported services is kept for a next kernel if it is as the specification has it.
+/// The memory that is reserved beside the map's and that of ACPI's tables.
+fn reserved(machine: &Machine) -> (Vec<(u64, u64)>, Vec<Note>) {
+    let (bytes, made) = expanded(machine, &bare(machine), Some(Acpi::Off)).unwrap();
+    let tree = Fdt::new(&bytes).unwrap();
+    let all = tree.memory_reservations();
+    let all = all.map(|it| (it.address(), it.size()));
+    (all.skip(2).collect(), notes(&made))
+}
+
+/// Tables that a next kernel reads are reserved wherever firmware has put them, unless they are not as the
+/// specification has them.
 #[test]
-fn the_table_of_supported_services_is_kept() {
-    const GUID: [u8; 16] = [
+fn tables_for_a_next_kernel_are_kept() {
+    const SERVICES: [u8; 16] = [
         0x8a, 0x91, 0x66, 0xeb, 0xef, 0x7e, 0x2a, 0x40, 0x84, 0x2e, 0x93, 0x1d, 0x21, 0xc3, 0x8a,
         0xe9,
     ];
-    let is_kept = |table: &[u8]| {
+    let kept = |guid, table: &[u8]| {
         let mut machine = machine(&usual(), &[]);
         let at = machine.memory.put(table);
-        machine.system = firm::system(&mut machine.memory, &[(GUID, at)]);
-        let (bytes, _) = expanded(&machine, &bare(&machine), Some(Acpi::Off)).unwrap();
-        let all = Tree::new(&bytes).unwrap().reservations().unwrap();
-        all.into_iter().any(|one| {
-            let Range { start, bytes } = one;
-            (start, bytes) == (at, 8)
-        })
+        machine.system = firm::system(&mut machine.memory, &[(guid, at)]);
+        let (all, reported) = reserved(&machine);
+        assert_eq!(reported, []);
+        let bytes: Vec<u64> = all
+            .iter()
+            .map(|(start, bytes)| {
+                assert_eq!(*start, at);
+                *bytes
+            })
+            .collect();
+        bytes
     };
     // GetVariable and ResetSystem.
-    assert!(is_kept(&[1, 0, 8, 0, 0x10, 2, 0, 0]));
+    assert_eq!(kept(SERVICES, &[1, 0, 8, 0, 0x10, 2, 0, 0]), [8]);
     for other in [[2, 0, 8, 0, 0, 0, 0, 0], [1, 0, 9, 0, 0, 0, 0, 0], [0; 8]] {
-        assert!(!is_kept(&other), "{other:?}");
+        assert_eq!(kept(SERVICES, &other), [0; 0], "{other:?}");
     }
-}
-
-/// The memory attributes table lies in memory that would be free: it is reserved, unless it is not as the
-/// specification has it.
-#[test]
-fn the_memory_attributes_table_is_kept() {
-    let mut machine = machine(&usual(), &[]);
     let one = firm::descriptor(5, 0x7080_0000, 1, RUNTIME, 48);
-    let table = firm::attributes(&[one], 48);
-    let at = machine.memory.put(&table);
-    machine.system = firm::system(&mut machine.memory, &[(firm::ATTRIBUTES, at)]);
-    let is_kept = |machine: &Machine| {
-        let (bytes, made) = expanded(machine, &bare(machine), Some(Acpi::Off)).unwrap();
-        assert_eq!(notes(&made), []);
-        let tree = Fdt::new(&bytes).unwrap();
-        let last = tree.memory_reservations().last();
-        last.map(|it| (it.address(), it.size())) == Some((at, table.len() as u64))
-    };
-    assert!(is_kept(&machine));
-    let place = (at - TABLES) as usize;
+    let mut attributes = firm::attributes(&[one], 48);
+    let whole = attributes.len() as u64;
+    assert_eq!(kept(firm::ATTRIBUTES, &attributes), [whole]);
     // The version, the number of descriptors, and their size.
     for (at, byte) in [(0, 7), (6, 255), (7, 255), (11, 255)] {
-        let good = std::mem::replace(&mut machine.memory.bytes[place + at], byte);
-        assert!(!is_kept(&machine), "byte {at}");
-        machine.memory.bytes[place + at] = good;
+        let mut wrong = attributes.clone();
+        wrong[at] = byte;
+        assert_eq!(kept(firm::ATTRIBUTES, &wrong), [0; 0], "byte {at}");
     }
-    machine.memory.bytes[place] = 2;
-    assert!(is_kept(&machine));
-}
-
-/// A Linux reads the system resource table, wherever firmware has put it; one that cannot be read is passed over.
-#[test]
-fn the_system_resource_table_is_kept() {
-    let mut machine = machine(&usual(), &[]);
-    let table = firm::Fields::default()
-        .at(0, 2_u32.to_le_bytes())
-        .at(4, 9_u32.to_le_bytes())
-        .at(8, 1_u64.to_le_bytes())
-        .long(16 + 2 * 40);
-    let at = machine.memory.put(&table.0);
-    machine.system = firm::system(&mut machine.memory, &[(firm::RESOURCES, at)]);
-    let mut reserved = |count: u32| {
-        let place = (at - TABLES) as usize;
-        machine.memory.bytes[place..place + 4].copy_from_slice(&count.to_le_bytes());
-        let (bytes, made) = expanded(&machine, &bare(&machine), Some(Acpi::Off)).unwrap();
-        assert_eq!(notes(&made), []);
-        let tree = Fdt::new(&bytes).unwrap();
-        let all = tree.memory_reservations();
-        let all = all.map(|it| (it.address(), it.size()));
-        all.skip(2).collect::<Vec<_>>()
+    attributes[0] = 2;
+    assert_eq!(kept(firm::ATTRIBUTES, &attributes), [whole]);
+    let resources = |count: u32| {
+        let table = firm::Fields::default().at(0, count.to_le_bytes());
+        let table = table.at(4, 9_u32.to_le_bytes()).at(8, 1_u64.to_le_bytes());
+        table.long(16 + 2 * 40).0
     };
-    assert_eq!(reserved(2), [(at, 16 + 2 * 40)]);
-    assert_eq!(reserved(0), [(at, 16)]);
-    for count in [1 << 20, u32::MAX] {
-        assert_eq!(reserved(count), []);
+    for (count, expected) in [
+        (2, &[16 + 2 * 40][..]),
+        (0, &[16]),
+        (1 << 20, &[]),
+        (u32::MAX, &[]),
+    ] {
+        assert_eq!(
+            kept(firm::RESOURCES, &resources(count)),
+            expected,
+            "{count}"
+        );
     }
 }
 
@@ -165,15 +152,6 @@ fn the_list_of_reserved_memory_ends() {
             ranges.flat_map(|(start, bytes)| [start.to_le_bytes(), bytes.to_le_bytes()].concat()),
         );
         part
-    };
-    let reserved = |machine: &Machine| {
-        let (bytes, made) = expanded(machine, &bare(machine), Some(Acpi::Off)).unwrap();
-        let tree = Fdt::new(&bytes).unwrap();
-        let all: Vec<_> = tree
-            .memory_reservations()
-            .map(|it| (it.address(), it.size()))
-            .collect();
-        (all[2..].to_vec(), notes(&made))
     };
     let last = machine.memory.put(&part(4, 1, 0, &[(0x5000_0000, 0x1000)]));
     let first = machine.memory.put(&part(

@@ -1,7 +1,8 @@
 //! Machines as firmware leaves them, the step over them, and a reader of what comes out. No test is here.
 
+pub(crate) use crate::trees::leaf as node;
 use dtoolkit::fdt::{Fdt, FdtNode};
-use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
+use dtoolkit::model::{DeviceTree, DeviceTreeNode};
 use dtoolkit::{Node as _, Property as _};
 use granule_boot::efi::{Map, Physical};
 use granule_boot::expand::{ExpandError, Expanded, Note, Request, expand};
@@ -99,14 +100,6 @@ pub(crate) fn machine(map_of: &[Descriptor], tables: &[Vec<u8>]) -> Machine {
         step: 48,
         system,
     }
-}
-
-pub(crate) fn node(name: &str, properties: &[(&str, &[u8])]) -> DeviceTreeNode {
-    let mut node = DeviceTreeNode::new_unchecked(name);
-    for (name, value) in properties {
-        node.add_property(DeviceTreeProperty::new_unchecked(*name, *value));
-    }
-    node
 }
 
 /// `/chosen` as the EFI stub writes it.

@@ -50,10 +50,7 @@ fn a_map_has_hundreds_of_descriptors() {
         (holed[1].clone(), holed.len()),
         ((at(8), 3 * PAGE, None), 128)
     );
-    let lost = Range {
-        start: at(8) + 4 * PAGE,
-        bytes: PAGE,
-    };
+    let lost = Range::new(at(8) + 4 * PAGE, PAGE);
     assert!(reported.iter().any(|note| note == Note::MapFull(lost)));
     // More separate ranges than are collected: what is above the hole goes.
     let mut full: Vec<_> = (0..512).map(|page| (7, at(8 * page), 5, WB)).collect();
@@ -80,37 +77,29 @@ fn absurd_kept_memory_costs_little_and_is_reported() {
         let ram: Vec<_> = ram.iter().map(|it| (it.0, it.1 / PAGE)).collect();
         (ram, notes(&made))
     };
-    let whole = vec![(0x4000_0000, 16), (0x4001_4000, 16), (0x8000_0000, 16)];
+    let ends = |first, third| {
+        vec![
+            (0x4000_0000, first),
+            (0x4001_4000, 16),
+            (0x8000_0000, third),
+        ]
+    };
+    let whole = ends(16, 16);
     let note = |start, pages| Note::MapKept { start, pages };
-    let (start, pages) = (0x4001_0800, 2);
-    assert_eq!(
-        made((0, start, pages, 0)),
-        (whole.clone(), vec![note(start, pages)])
-    );
-    for pages in [u64::MAX, 1 << 52, u64::MAX / PAGE] {
-        let start = 0x4001_0000;
-        assert_eq!(
-            made((0, start, pages, 0)),
-            (whole.clone(), vec![note(start, pages)])
-        );
+    for (start, pages) in [
+        (0x4001_0800, 2),
+        (0x4001_0000, u64::MAX),
+        (0x4001_0000, 1 << 52),
+        (0x4001_0000, u64::MAX / PAGE),
+    ] {
+        let expected = (whole.clone(), vec![note(start, pages)]);
+        assert_eq!(made((0, start, pages, 0)), expected);
     }
     // The memory that it does cover is not RAM.
     let (ram, reported) = made((5, 0x4000_f800, 1, WB | RUNTIME));
-    assert_eq!(
-        ram,
-        [(0x4000_0000, 15), (0x4001_4000, 16), (0x8000_0000, 16)]
-    );
-    assert_eq!(reported[0], note(0x4000_f800, 1));
-    let (ram, _) = made((0, 0x4000_8000, u64::MAX, 0));
-    assert_eq!(
-        ram,
-        [(0x4000_0000, 8), (0x4001_4000, 16), (0x8000_0000, 16)]
-    );
-    let (ram, _) = made((0, 0x8000_4000, u64::MAX, 0));
-    assert_eq!(
-        ram,
-        [(0x4000_0000, 16), (0x4001_4000, 16), (0x8000_0000, 4)]
-    );
+    assert_eq!((ram, reported[0]), (ends(15, 16), note(0x4000_f800, 1)));
+    assert_eq!(made((0, 0x4000_8000, u64::MAX, 0)).0, ends(8, 16));
+    assert_eq!(made((0, 0x8000_4000, u64::MAX, 0)).0, ends(16, 4));
 }
 
 /// Descriptors over the first pages of RAM, some of them absurd.

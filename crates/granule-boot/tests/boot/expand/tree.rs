@@ -112,10 +112,7 @@ fn what_counts_in_the_cells_of_the_root_changes_with_them() {
                 "{acpi:?}"
             );
             let no_map: Vec<_> = read.no_map().collect();
-            let reserved = Range {
-                start: 0x4100_0000,
-                bytes: 0x1000,
-            };
+            let reserved = Range::new(0x4100_0000, 0x1000);
             assert_eq!(no_map.len(), 3);
             assert_eq!(no_map[0], reserved, "{acpi:?}");
             let tree = Fdt::new(&bytes).unwrap();
