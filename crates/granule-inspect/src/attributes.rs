@@ -10,9 +10,7 @@ use granule::arch::{
 };
 use std::fmt;
 
-/// The source of a leaf's shareability.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(clippy::exhaustive_enums, reason = "the architecture has no more")]
 pub enum Sharing {
     /// The descriptor encodes it.
     Known(Shareability),
@@ -26,7 +24,6 @@ pub enum Sharing {
 
 /// The permissions and the memory attributes of a leaf, for both stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Decoded {
     /// Whether the privileged level may load, or a guest.
     pub readable: bool,
@@ -38,27 +35,21 @@ pub struct Decoded {
     pub privileged_execute: bool,
     /// Whether EL0 (of a guest) may execute.
     pub user_execute: bool,
-    /// The access flag.
     pub accessed: bool,
     /// Whether the translation belongs to one address space (nG).
     pub not_global: bool,
-    /// The shareability.
     pub sharing: Sharing,
-    /// The memory type.
     pub memory: MemoryType,
     /// DBM: hardware may make it writable at the first store.
     pub dirty_modifier: bool,
-    /// A guarded page.
     pub guarded: bool,
     /// Whether there are two privileges, each with execute permissions of its own.
     pub two_privileges: bool,
-    /// Whether it is of stage 2.
     pub stage2: bool,
 }
 
 impl Decoded {
     /// The attributes in the bits of a leaf descriptor of `tree`.
-    #[must_use]
     pub fn new(tree: &Tree, bits: u64) -> Self {
         let leaf = Descriptor(bits);
         let sharing = |shareability| match leaf.0 >> 8 & 0b11 {
@@ -114,19 +105,16 @@ impl Decoded {
     }
 
     /// Whether the privileged level can store to the leaf and execute it.
-    #[must_use]
     pub const fn privileged_writes_and_executes(&self) -> bool {
         self.writable && self.privileged_execute
     }
 
     /// Whether EL0 can store to the leaf and execute it.
-    #[must_use]
     pub const fn user_writes_and_executes(&self) -> bool {
         self.writable && self.user && self.user_execute
     }
 
     /// The words, each in a column of its own; a column is empty where the leaf has no word.
-    #[must_use]
     pub fn columns(&self) -> Vec<Word> {
         let access = match (self.readable, self.writable) {
             (true, true) => "RW",
@@ -170,23 +158,19 @@ impl Decoded {
 
 /// One attribute in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Word {
     /// A word that stands for itself; empty where an attribute is absent.
     Fixed(&'static str),
-    /// The memory type.
     Memory(MemoryType),
 }
 
 impl Word {
     /// Whether the leaf has this word.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::Fixed("")
     }
 
     /// Whether it is this word, in whatever case. `NX` stands for every word that forbids execution.
-    #[must_use]
     pub fn is(&self, word: &str) -> bool {
         match self {
             Self::Fixed(own) => {
@@ -226,7 +210,6 @@ pub const WORDS: [&str; 22] = [
 ];
 
 /// Whether some leaf can have this word, in whatever case.
-#[must_use]
 pub fn is_word(word: &str) -> bool {
     let lower = word.to_ascii_lowercase();
     let numbered = |kind| {

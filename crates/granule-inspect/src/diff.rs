@@ -7,21 +7,16 @@ use std::fmt;
 
 /// A tree with its ranges, in ascending order.
 #[derive(Clone, Copy, Debug)]
-#[allow(clippy::exhaustive_structs, reason = "a tree and what it maps")]
 pub struct Listed<'l> {
-    /// The tree.
     pub tree: &'l Tree,
-    /// Its ranges.
     pub ranges: &'l [Range],
 }
 
 /// Addresses that two trees map differently.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Difference {
     /// The first address.
     pub start: u64,
-    /// The bytes.
     pub bytes: u64,
     /// The first tree's mapping in words; `None` if it does not map them.
     pub old: Option<String>,
@@ -30,7 +25,6 @@ pub struct Difference {
 }
 
 /// The differences, by ascending address. Neighbours that differ in the same way are one.
-#[must_use]
 pub fn diff(old: Listed<'_>, new: Listed<'_>) -> Vec<Difference> {
     let mut found: Vec<Difference> = Vec::new();
     let (mut olds, mut news) = (Cursor::new(&old), Cursor::new(&new));
@@ -102,7 +96,6 @@ impl Range {
     }
 }
 
-/// The place in a list.
 struct Cursor<'l> {
     ranges: &'l [Range],
 }

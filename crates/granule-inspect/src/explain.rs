@@ -11,17 +11,11 @@ use crate::walk::{Tables, restricted};
 use granule::arch::{Descriptor, Kind, Level, PhysicalAddress, VirtualAddress};
 use std::fmt;
 
-/// A step of the walk.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub struct Step {
-    /// The level.
     pub level: Level,
-    /// The table.
     pub table: PhysicalAddress,
-    /// The index in it.
     pub index: usize,
-    /// The descriptor.
     pub descriptor: Descriptor,
     /// The meaning of the descriptor, in words.
     pub text: String,
@@ -29,7 +23,6 @@ pub struct Step {
 
 /// Where a walk ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum End {
     /// The address is not one that these tables translate.
     Outside {
@@ -40,21 +33,16 @@ pub enum End {
     },
     /// The table cannot be read, so the end is not known.
     Unreadable {
-        /// The table.
         table: PhysicalAddress,
-        /// Its level.
         level: Level,
     },
-    /// A translation fault.
     Translation {
-        /// The level of the entry.
         level: Level,
         /// Why the entry translates nothing.
         why: &'static str,
     },
     /// An address size fault: the address in the entry has more bits than output addresses.
     AddressSize {
-        /// The level of the entry.
         level: Level,
         /// The bits of output addresses.
         bits: u32,
@@ -63,14 +51,11 @@ pub enum End {
     },
     /// An access flag fault, unless hardware manages the flag.
     AccessFlag {
-        /// The level of the entry.
         level: Level,
         /// The output address without the fault.
         output: PhysicalAddress,
     },
-    /// It is translated.
     Output {
-        /// The output address.
         output: PhysicalAddress,
         /// The accesses that fault nevertheless, in words.
         faults: Vec<String>,
@@ -79,18 +64,12 @@ pub enum End {
 
 /// The walk to one address.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub struct Explained {
-    /// The address.
     pub address: u64,
-    /// The steps.
     pub steps: Vec<Step>,
-    /// The end.
     pub end: End,
 }
 
-/// Walks to `address`.
-#[must_use]
 pub fn explain(tables: &Tables<'_>, tree: &Tree, address: u64) -> Explained {
     let mut steps = Vec::new();
     let end = steps_to(tables, tree, address, &mut steps);

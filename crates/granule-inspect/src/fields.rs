@@ -10,13 +10,11 @@ use granule::arch::{
 
 /// A fault in the bits of a descriptor, whatever its address translates to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Reserved {
     /// These bits are set, which are RES0 here.
     Bits(u64),
     /// Bits 1:0 are 0b01 at a level that has no blocks, so the entry is invalid.
     NoBlock,
-    /// The shareability has the reserved encoding.
     Shareability,
     /// The memory type has a reserved encoding.
     MemoryType(u8),
@@ -74,7 +72,6 @@ fn allowed(tree: &Tree, level: Level, kind: Kind) -> u64 {
 }
 
 /// Returns the reserved bits or encoding of a descriptor of `level`, if it has any.
-#[must_use]
 pub fn reserved(tree: &Tree, level: Level, descriptor: Descriptor) -> Option<Reserved> {
     let geometry = tree.geometry();
     let kind = descriptor.kind(geometry, level);
@@ -100,14 +97,12 @@ pub fn reserved(tree: &Tree, level: Level, descriptor: Descriptor) -> Option<Res
 
 /// The output size that the address in a valid descriptor is beyond, so that it faults: its bits, and the
 /// register's field that sets it. `None` if it is not, or no register is known.
-#[must_use]
 pub fn beyond(tree: &Tree, descriptor: Descriptor, level: Level) -> Option<(u32, &'static str)> {
     let address = tree.geometry().address_of(descriptor, level).0;
     tree.output_size().filter(|(bits, _)| address >> bits != 0)
 }
 
 /// The size as people write it: `4K`, `2M`, `16G`.
-#[must_use]
 pub fn size(bytes: u64) -> String {
     let units = [
         (60, "E"),
@@ -127,7 +122,6 @@ pub fn size(bytes: u64) -> String {
 }
 
 /// The size rounded to a tenth of a unit: `725.3K`. A size of few digits is exact.
-#[must_use]
 pub fn about(bytes: u64) -> String {
     let exact = size(bytes);
     let shift = (bytes.max(1).ilog2() / 10).min(6) * 10;
@@ -140,7 +134,6 @@ pub fn about(bytes: u64) -> String {
 }
 
 /// The kind of a leaf of `level`: a page or a block, with its size.
-#[must_use]
 pub fn leaf_name(page_size: PageSize, level: Level) -> String {
     let bytes = size(page_size.entry_bytes(level));
     match level == Level::L3 {
@@ -150,7 +143,6 @@ pub fn leaf_name(page_size: PageSize, level: Level) -> String {
 }
 
 /// The fields of a table descriptor in words, without its address.
-#[must_use]
 pub fn table_words(tree: &Tree, descriptor: Descriptor) -> Vec<&'static str> {
     let has = |bits: u64| descriptor.0 & bits != 0;
     let mut words = Vec::new();
@@ -180,7 +172,6 @@ pub fn table_words(tree: &Tree, descriptor: Descriptor) -> Vec<&'static str> {
 }
 
 /// The fields of a leaf descriptor in words, without its address.
-#[must_use]
 pub fn leaf_words(tree: &Tree, descriptor: Descriptor, level: Level) -> Vec<String> {
     let decoded = Decoded::new(tree, descriptor.0);
     let mut words: Vec<String> = decoded

@@ -6,15 +6,14 @@
 //! execute in the upper half, it must map these addresses. Among the candidates the tree that maps
 //! the most memory wins, because a kernel maps all of it.
 
+use crate::linux::Space;
 use crate::scan;
 use crate::source::{Memory, Registers};
 use crate::tree::{Origin, Owner, Shape, Tree};
 use granule::arch::registers::Tcr;
 use granule::arch::{
     Descriptor, Geometry, Kind, Level, OutputFormat, PageSize, PhysicalAddress, VaRange,
-    VirtualAddress,
 };
-use granule::table::TableView;
 use std::cell::Cell;
 use std::ops::{ControlFlow, Range};
 
@@ -40,7 +39,6 @@ const MOST_TABLES_OF_ALL: u64 = 1 << 20;
 /// Returns the tree that is most like a kernel's, and a line with the reasons; `cpus` are those of
 /// the dump, if it has any. `progress` is called with the bytes that were looked at since; all of
 /// them are looked at once for each page size.
-#[must_use]
 pub fn kernel(
     memory: &dyn Memory,
     cpus: &[Registers],
@@ -247,14 +245,9 @@ impl Candidate<'_> {
     }
 
     fn maps(&self, root: PhysicalAddress, address: u64) -> bool {
-        let read = |table: PhysicalAddress, index: usize| {
-            let mut entry = [0; 8];
-            let place = PhysicalAddress(table.0.checked_add(8 * index as u64)?);
-            self.memory.read(place, &mut entry).ok()?;
-            Some(Descriptor(u64::from_le_bytes(entry)))
-        };
-        let view = TableView::new(self.geometry, root, read);
-        matches!(view.query(VirtualAddress(address)), Ok(Some(_)))
+        Space::below(self.memory, root, self.geometry)
+            .physical(address)
+            .is_ok()
     }
 }
 

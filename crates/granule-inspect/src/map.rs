@@ -17,21 +17,16 @@ use std::ops::ControlFlow;
 
 /// The permitted accesses: loads, stores and execution, by EL0 or by the privileged level alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[non_exhaustive]
 pub struct Access {
     /// Whether EL0 can use it.
     pub user: bool,
-    /// Loads.
     pub read: bool,
-    /// Stores.
     pub write: bool,
-    /// Execution.
     pub execute: bool,
 }
 
 impl Access {
     /// Returns the accesses that the attributes permit.
-    #[must_use]
     pub const fn of(decoded: &Decoded) -> Self {
         let by_user_alone = decoded.user_execute && !decoded.privileged_execute;
         let executed = decoded.two_privileges && by_user_alone && !decoded.stage2;
@@ -64,29 +59,22 @@ impl fmt::Display for Access {
     }
 }
 
-/// A part of the map.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Cell {
-    /// The first address.
     pub start: u64,
     /// The bytes from there to its last address.
     pub bytes: u64,
-    /// The number of its ranges.
     pub ranges: u64,
-    /// The cell's content.
     pub content: Content,
 }
 
 /// The mappings of a cell.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(clippy::exhaustive_enums, reason = "alike or not")]
 pub enum Content {
     /// Leaves of one kind with the same attributes, without a hole.
     Alike {
         /// The physical address of its first byte.
         output: u64,
-        /// The kind of the leaves.
         kind: LeafKind,
         /// The descriptor bits of their attributes.
         attributes: u64,
@@ -113,14 +101,11 @@ impl Cell {
         }
     }
 
-    /// The last address.
-    #[must_use]
     pub const fn last(&self) -> u64 {
         self.start.wrapping_add(self.bytes - 1)
     }
 
     /// The bytes by kind and access.
-    #[must_use]
     pub fn parts(&self, tree: &Tree) -> BTreeMap<(LeafKind, Access), u64> {
         let mut parts = BTreeMap::new();
         self.add_to(tree, &mut parts);
@@ -165,9 +150,7 @@ impl Cell {
 
 /// The cells of one tree, by address.
 #[derive(Clone, Debug, Default)]
-#[non_exhaustive]
 pub struct Map {
-    /// The cells.
     pub cells: Vec<Cell>,
     /// The number of ranges that they are made of.
     pub ranges: u64,
@@ -272,17 +255,13 @@ fn join(tree: &Tree, cell: &mut Cell, next: &Cell) {
 
 /// One tree, looked at once.
 #[derive(Debug, Default)]
-#[non_exhaustive]
 pub struct Drawn {
-    /// Its map.
     pub map: Map,
-    /// Its totals.
     pub totals: Totals,
     /// The tables that are left out: a few of them.
     pub left_out: Vec<LeftOut>,
     /// The number of the others.
     pub more_left_out: u64,
-    /// Whether a root cannot be read.
     pub no_root: bool,
 }
 
@@ -332,7 +311,6 @@ pub fn draw(memory: &dyn Memory, tree: &Tree, most: usize, progress: &mut dyn Fn
 
 /// The most that each may have so that all together have at most `most`: who needs less leaves the rest
 /// to the others. At least one each.
-#[must_use]
 pub fn share(needs: &[usize], most: usize) -> usize {
     let mut needs = needs.to_vec();
     needs.sort_unstable();

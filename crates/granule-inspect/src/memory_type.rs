@@ -6,15 +6,12 @@ use std::fmt;
 
 /// The memory type of a leaf, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[allow(clippy::exhaustive_enums, reason = "the architecture has no more")]
 pub enum MemoryType {
     /// Device memory: gathering, reordering and early acknowledgement, from the strictest on.
     Device(Device),
     /// Normal memory that these caches may hold.
     Normal {
-        /// The outer caches.
         outer: Cache,
-        /// The inner caches.
         inner: Cache,
         /// Whether it has allocation tags (FEAT_MTE2).
         tagged: bool,
@@ -27,9 +24,7 @@ pub enum MemoryType {
     Index(u8),
 }
 
-/// The kinds of Device memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[allow(clippy::exhaustive_enums, reason = "the architecture has no more")]
 #[allow(non_camel_case_types, reason = "the Arm ARM's names")]
 #[allow(missing_docs, reason = "the Arm ARM's names")]
 pub enum Device {
@@ -41,7 +36,6 @@ pub enum Device {
 
 /// The cacheability of Normal memory at a level of caches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[allow(clippy::exhaustive_enums, reason = "the architecture has no more")]
 pub enum Cache {
     /// Not.
     NonCacheable,
@@ -65,7 +59,6 @@ impl Device {
 impl MemoryType {
     /// The type at an index of MAIR. Left out is what changes neither the type nor the caches: allocation hints,
     /// whether DVM operations wait for it (FEAT_XS), and that tags are not looked at (FEAT_MTE_PERM).
-    #[must_use]
     pub const fn of_stage1(index: u8, mair: Option<Mair>) -> Self {
         let Some(mair) = mair else {
             return Self::Index(index);
@@ -102,7 +95,6 @@ impl MemoryType {
     }
 
     /// Returns the type that MemAttr of stage 2 encodes. `forced` is HCR_EL2.FWB.
-    #[must_use]
     pub const fn of_stage2(bits: u8, forced: bool) -> Self {
         if forced {
             return match bits & 0b0111 {
@@ -128,7 +120,6 @@ impl MemoryType {
         }
     }
 
-    /// Two bits of MemAttr.
     const fn cache2(bits: u8) -> Cache {
         match bits {
             0b01 => Cache::NonCacheable,
@@ -145,7 +136,6 @@ impl MemoryType {
     }
 
     /// Returns the type as far as mappings of one memory must agree: without tags.
-    #[must_use]
     pub const fn untagged(self) -> Self {
         match self {
             Self::Normal { outer, inner, .. } => Self::normal(outer, inner),
@@ -155,7 +145,6 @@ impl MemoryType {
 
     /// Whether the memory is outer shareable whatever its descriptor encodes: Device memory and memory
     /// that no cache may hold.
-    #[must_use]
     pub const fn always_outer(self) -> bool {
         matches!(
             self,

@@ -11,10 +11,6 @@ use std::path::{Path, PathBuf};
 
 /// The user's settings for a source that does not contain them itself.
 #[derive(Clone, Debug, Default)]
-#[expect(
-    clippy::exhaustive_structs,
-    reason = "the crate is not published, and callers fill it in"
-)]
 pub struct Options {
     /// The address of the first byte of a raw image.
     pub base: Option<u64>,
@@ -30,9 +26,7 @@ pub struct Options {
     pub tcr: Option<u64>,
     /// MAIR of that exception level.
     pub mair: Option<u64>,
-    /// VTTBR_EL2.
     pub vttbr: Option<u64>,
-    /// VTCR_EL2.
     pub vtcr: Option<u64>,
     /// HCR_EL2, of which FWB gives stage 2's memory types their meaning.
     pub hcr: Option<u64>,
@@ -57,36 +51,29 @@ impl Options {
                 "exception level {el} has no tables of its own; give 1, 2 or 3"
             )));
         }
-        let refuse = |why: &str, what: &str| Err(OpenError(format!("{why}: {what}")));
-        if self.vhe && el != 2 {
-            return refuse("VHE is of EL2", "give --el 2 with --vhe");
-        }
         let both_halves =
             el == 1 || el == 2 && (self.vhe || self.hcr.unwrap_or(0) & registers::E2H != 0);
-        if self.ttbr1.is_some() && !both_halves {
-            let vhe = if el == 2 { ", or --vhe" } else { "" };
-            return refuse(
-                &format!("EL{el} has no TTBR1"),
-                &format!("give --ttbr0{vhe}"),
-            );
-        }
-        for (given, what, root) in [
+        let vhe = if el == 2 { ", or --vhe" } else { "" };
+        for (is_wrong, why) in [
+            (
+                self.vhe && el != 2,
+                "VHE is of EL2: give --el 2 with --vhe".to_owned(),
+            ),
+            (
+                self.ttbr1.is_some() && !both_halves,
+                format!("EL{el} has no TTBR1: give --ttbr0{vhe}"),
+            ),
             (
                 self.tcr.is_some() && self.ttbr0.or(self.ttbr1).is_none(),
-                "TCR",
-                "TTBR0 or TTBR1 too (--ttbr0, --ttbr1)",
+                "TCR alone names no root: give TTBR0 or TTBR1 too (--ttbr0, --ttbr1)".to_owned(),
             ),
             (
                 self.vtcr.is_some() && self.vttbr.is_none(),
-                "VTCR",
-                "VTTBR too (--vttbr)",
+                "VTCR alone names no root: give VTTBR too (--vttbr)".to_owned(),
             ),
         ] {
-            if given {
-                return refuse(
-                    &format!("{what} alone names no root"),
-                    &format!("give {root}"),
-                );
+            if is_wrong {
+                return Err(OpenError(why));
             }
         }
         let mut cpu = Registers::default();
@@ -130,7 +117,6 @@ fn text(path: &Path) -> Result<String, OpenError> {
 
 /// A source whose trees are known.
 #[expect(missing_debug_implementations, reason = "the memory has none")]
-#[non_exhaustive]
 pub struct Opened {
     /// Its physical memory.
     pub memory: Box<dyn Memory>,
@@ -141,10 +127,7 @@ pub struct Opened {
 }
 
 /// Opens a source and finds its trees.
-///
-/// # Errors
-///
-/// If it cannot be read, or no tree is found in it.
+/// Fails if it cannot be read, or no tree is found in it.
 pub fn open(source: &Source, options: &Options) -> Result<Opened, OpenError> {
     open_telling(source, options, &mut |_, _| {})
 }
@@ -154,10 +137,6 @@ const LOOKS: u64 = 1 + PageSize::ALL.len() as u64;
 
 /// As [`open`]. While the memory is searched, `progress` is called with the bytes that were looked at, and
 /// with the most that will be.
-///
-/// # Errors
-///
-/// As [`open`].
 pub fn open_telling(
     source: &Source,
     options: &Options,
@@ -271,12 +250,8 @@ mod tests {
         assert_eq!(found.trees[0].root.0, 0x4100_0000);
         assert_eq!(found.trees[0].origin, Origin::Vmcoreinfo);
         assert_eq!(found.trees[0].memory_types, None);
-        assert!(
-            found
-                .notes
-                .iter()
-                .any(|note| note.starts_with("processes are not read"))
-        );
+        let unread = |note: &String| note.starts_with("processes are not read");
+        assert!(found.notes.iter().any(unread));
 
         let mair = Options {
             mair: Some(0xff),
@@ -370,14 +345,11 @@ mod tests {
         };
         assert_eq!(roots(&guest), [0x4000_0000]);
         for (mmfr1, by_privilege) in [(None, false), (Some(1 << 28), true)] {
-            let found = opened(
-                &core,
-                &Options {
-                    mmfr1,
-                    ..guest.clone()
-                },
-            )
-            .unwrap();
+            let options = Options {
+                mmfr1,
+                ..guest.clone()
+            };
+            let found = opened(&core, &options).unwrap();
             let Shape::Stage2(shape) = found.trees[0].shape else {
                 panic!("{:?}", found.trees);
             };
@@ -388,91 +360,47 @@ mod tests {
     #[test]
     fn a_missing_register_is_reported_in_one_line() {
         let core = elf_core(&[(0x4000_0000, vec![0; 8192])], &[]);
-        let root = Some(0x4000_0000);
-        for (options, words) in [
+        const ROOT: Option<u64> = Some(0x4000_0000);
+        type Case = (fn(&mut Options), &'static str);
+        let cases: [Case; 11] = [
             (
-                Options::default(),
+                |_| {},
                 "no page tables were found; give TTBR1 or TTBR0, and TCR (--ttbr1",
             ),
-            (
-                Options {
-                    ttbr0: root,
-                    ..Options::default()
-                },
-                "give TCR too (--tcr)",
-            ),
-            (
-                Options {
-                    vttbr: root,
-                    ..Options::default()
-                },
-                "give VTCR too",
-            ),
-            (
-                Options {
-                    el: Some(0),
-                    ..Options::default()
-                },
-                "give 1, 2 or 3",
-            ),
+            (|it| it.ttbr0 = ROOT, "give TCR too (--tcr)"),
+            (|it| it.vttbr = ROOT, "give VTCR too"),
+            (|it| it.el = Some(0), "give 1, 2 or 3"),
             // Options that would be ignored silently.
+            (|it| it.vhe = true, "VHE is of EL2: give --el 2"),
             (
-                Options {
-                    vhe: true,
-                    ..Options::default()
-                },
-                "VHE is of EL2: give --el 2",
-            ),
-            (
-                Options {
-                    el: Some(2),
-                    ttbr1: root,
-                    tcr: Some(25 << 16 | 0b10 << 30),
-                    ..Options::default()
-                },
+                |it| (it.el, it.ttbr1, it.tcr) = (Some(2), ROOT, Some(25 << 16 | 0b10 << 30)),
                 "EL2 has no TTBR1: give --ttbr0, or --vhe",
             ),
             (
-                Options {
-                    el: Some(3),
-                    ttbr1: root,
-                    tcr: Some(25),
-                    ..Options::default()
-                },
+                |it| (it.el, it.ttbr1, it.tcr) = (Some(3), ROOT, Some(25)),
                 "EL3 has no TTBR1: give --ttbr0",
             ),
             (
-                Options {
-                    tcr: Some(25),
-                    ..Options::default()
-                },
+                |it| it.tcr = Some(25),
                 "TCR alone names no root: give TTBR0 or TTBR1 too",
             ),
             (
-                Options {
-                    vtcr: Some(25),
-                    ..Options::default()
-                },
+                |it| it.vtcr = Some(25),
                 "VTCR alone names no root: give VTTBR too",
             ),
             (
-                Options {
-                    ttbr1: root,
-                    tcr: Some(0),
-                    ..Options::default()
-                },
+                |it| (it.ttbr1, it.tcr) = (ROOT, Some(0)),
                 "TCR_EL1 of CPU 0 cannot be used: TCR.TG1 is 0x0",
             ),
             (
-                Options {
-                    ttbr1: root,
-                    tcr: Some(25 << 16 | 0b10 << 30 | 1 << 23 | 1 << 7),
-                    ..Options::default()
-                },
+                |it| (it.ttbr1, it.tcr) = (ROOT, Some(25 << 16 | 0b10 << 30 | 1 << 23 | 1 << 7)),
                 "TTBR1_EL1 is not read: TCR_EL1 is 0x80990080, and with its EPD1 no CPU walks \
                  there; to read it all the same give the TCR 0x80190080",
             ),
-        ] {
+        ];
+        for (set, words) in cases {
+            let mut options = Options::default();
+            set(&mut options);
             let error = opened(&core, &options).err().unwrap();
             assert!(
                 error.contains(words) && error.lines().count() == 1,

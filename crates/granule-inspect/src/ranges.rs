@@ -7,9 +7,7 @@ use granule::arch::{Descriptor, Level};
 /// Neighbouring leaves of one size with the same attributes and consecutive outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// The first address.
     pub start: u64,
-    /// The bytes.
     pub bytes: u64,
     /// The physical address of the first byte; of a guest's own tables the intermediate one.
     pub output: u64,
@@ -25,14 +23,11 @@ pub struct Range {
 }
 
 impl Range {
-    /// The last address.
-    #[must_use]
     pub const fn last(&self) -> u64 {
         self.start.wrapping_add(self.bytes - 1)
     }
 
     /// The range of these leaves alone.
-    #[must_use]
     pub const fn of(tree: &Tree, leaves: &Leaves) -> Self {
         let bits = tree
             .geometry()
@@ -49,7 +44,6 @@ impl Range {
     }
 
     /// Whether `next` goes on where this range ends, with the same attributes and leaves of any size.
-    #[must_use]
     pub const fn continues_in(&self, next: &Self) -> bool {
         self.start.wrapping_add(self.bytes) == next.start
             && self.output.wrapping_add(self.bytes) == next.output
@@ -77,7 +71,6 @@ impl Merger {
         self.last.replace(next)
     }
 
-    /// The last range.
     pub const fn end(&mut self) -> Option<Range> {
         self.last.take()
     }

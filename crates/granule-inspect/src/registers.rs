@@ -41,7 +41,6 @@ const TCR2: [(u64, &str); 4] = [
 /// Returns the trees that these CPUs walk, and notes about them, a line each. A tree that several
 /// CPUs walk is there once, with the first of them. A register that is missing reads as one that
 /// is not used; SCTLR alone may be missing.
-#[must_use]
 pub fn trees(cpus: &[Registers], origin: Origin) -> (Vec<Tree>, Vec<String>) {
     let mut found = Found {
         origin,
@@ -294,9 +293,17 @@ mod tests {
         ])
     }
 
-    fn owners(trees: &[Tree]) -> Vec<(String, u64)> {
-        let one = |tree: &Tree| (tree.owner.to_string(), tree.root.0);
-        trees.iter().map(one).collect()
+    /// Checks the owners and the roots of trees.
+    #[track_caller]
+    fn are(trees: &[Tree], expected: &[(&str, u64)]) {
+        let found: Vec<_> = trees
+            .iter()
+            .map(|tree| (tree.owner.to_string(), tree.root.0))
+            .collect();
+        let expected = expected
+            .iter()
+            .map(|(name, root)| (name.to_string(), *root));
+        assert_eq!(found, expected.collect::<Vec<_>>());
     }
 
     #[test]
@@ -308,10 +315,7 @@ mod tests {
             ("user half of CPU 0", 0x5000),
             ("user half of CPU 2", 0x6000),
         ];
-        assert_eq!(
-            owners(&trees),
-            expected.map(|(name, root)| (name.into(), root))
-        );
+        are(&trees, &expected);
         assert!(notes.is_empty() && trees[0].memory_types == Some(Mair(0xff)));
         let Shape::Stage1(shape) = trees[0].shape else {
             panic!("{:?}", trees[0]);
@@ -333,13 +337,10 @@ mod tests {
             ("user half of CPU 0", 0x5000),
         ];
         let (found, notes) = trees(&[program.clone(), inside.clone()], Origin::Registers);
-        assert_eq!(
-            owners(&found),
-            expected.map(|(name, root)| (name.into(), root))
-        );
+        are(&found, &expected);
         assert!(notes.is_empty(), "{notes:?}");
         let (found, notes) = trees(&[program.clone(), program.clone()], Origin::Registers);
-        assert_eq!(owners(&found)[0].1, 0x9000);
+        assert_eq!(found[0].root.0, 0x9000);
         assert!(
             notes.len() == 1 && notes[0].starts_with("every CPU runs a program"),
             "{notes:?}"
@@ -354,10 +355,10 @@ mod tests {
             entering.set(name, value);
         }
         let (found, notes) = trees(&[entering.clone(), inside], Origin::Registers);
-        assert_eq!(owners(&found)[0].1, 0x4123_4000);
+        assert_eq!(found[0].root.0, 0x4123_4000);
         assert!(notes.is_empty(), "{notes:?}");
         let (found, notes) = trees(&[program, entering.clone()], Origin::Registers);
-        assert_eq!((owners(&found)[0].1, notes.len()), (0x9000, 1), "{notes:?}");
+        assert_eq!((found[0].root.0, notes.len()), (0x9000, 1), "{notes:?}");
         entering.set("pc", 0xffff_8000_8001_0000);
         assert!(trees(&[entering], Origin::Registers).1.is_empty());
         // A dump has a CPU's state without its tables.
@@ -418,10 +419,7 @@ mod tests {
         }
         let (trees, _) = trees(&[host], Origin::Registers);
         let expected = [("kernel", 0x8000), ("user half of CPU 0", 0x7000)];
-        assert_eq!(
-            owners(&trees),
-            expected.map(|(name, root)| (name.into(), root))
-        );
+        are(&trees, &expected);
         assert_eq!(trees[0].memory_types, None);
     }
 
@@ -447,10 +445,7 @@ mod tests {
             ("kernel", 0x9000),
             ("kernel", 0xa000),
         ];
-        assert_eq!(
-            owners(&trees),
-            expected.map(|(name, root)| (name.into(), root))
-        );
+        are(&trees, &expected);
         assert!(notes[0].contains("intermediate"), "{notes:?}");
     }
 

@@ -3,13 +3,10 @@
 
 use crate::ranges::Range;
 use crate::tree::Tree;
-use crate::walk::Leaves;
-use granule::arch::PageSize;
 use std::collections::BTreeMap;
 
 /// The kind of a leaf, by its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[non_exhaustive]
 pub struct LeafKind {
     /// The bytes of one leaf.
     pub leaf_bytes: u64,
@@ -17,24 +14,18 @@ pub struct LeafKind {
     pub contiguous: bool,
 }
 
-/// The leaves of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Count {
-    /// Their number.
     pub leaves: u64,
     /// The bytes that they map.
     pub bytes: u64,
 }
 
-/// The totals of trees.
 #[derive(Clone, Debug, Default)]
 pub struct Totals {
-    /// The leaves by kind.
     pub leaves: BTreeMap<LeafKind, Count>,
     /// The number of tables, each counted once.
     pub tables: u64,
-    /// The memory of the tables.
     pub table_bytes: u64,
     /// The TLB entries that hold everything, by size, if each contiguous group is one entry.
     with_hint: Entries,
@@ -49,21 +40,17 @@ pub struct Totals {
 pub struct Entries(BTreeMap<u64, u64>);
 
 impl Entries {
-    /// Adds entries of one size.
     pub fn add(&mut self, bytes: u64, count: u64) {
         if count > 0 {
             *self.0.entry(bytes).or_default() += count;
         }
     }
 
-    /// Their number.
-    #[must_use]
     pub fn number(&self) -> u64 {
         self.0.values().sum()
     }
 
     /// The bytes that the `most` largest of them hold.
-    #[must_use]
     pub fn reach(&self, most: u64) -> u64 {
         let mut left = most;
         let mut reach = 0_u64;
@@ -76,18 +63,7 @@ impl Entries {
     }
 }
 
-/// The bytes of a contiguous group of leaves of `leaf_bytes` bytes.
-#[must_use]
-pub fn group_bytes(size: PageSize, range: &Range) -> u64 {
-    range.leaf_bytes * size.contiguous_entries(range.level) as u64
-}
-
 impl Totals {
-    /// Adds leaves, which come by ascending address.
-    pub fn add_leaves(&mut self, tree: &Tree, leaves: &Leaves) {
-        self.add_range(tree, &Range::of(tree, leaves));
-    }
-
     /// Adds a range. Ranges come by ascending address.
     pub fn add_range(&mut self, tree: &Tree, range: &Range) {
         let kind = LeafKind {
@@ -99,7 +75,8 @@ impl Totals {
         count.leaves += leaves;
         count.bytes += range.bytes;
         self.without_hint.add(range.leaf_bytes, leaves);
-        let group = group_bytes(tree.geometry().page_size(), range);
+        let size = tree.geometry().page_size();
+        let group = range.leaf_bytes * size.contiguous_entries(range.level) as u64;
         if !range.contiguous || group == range.leaf_bytes {
             self.with_hint.add(range.leaf_bytes, leaves);
             return;
@@ -112,7 +89,6 @@ impl Totals {
         self.group = Some((group, last));
     }
 
-    /// Adds a table of the tree.
     pub const fn add_table(&mut self, tree: &Tree) {
         self.tables += 1;
         self.table_bytes += tree.geometry().page_size().bytes();
@@ -139,13 +115,11 @@ impl Totals {
     }
 
     /// The bytes that are mapped; memory that is mapped twice counts twice.
-    #[must_use]
     pub fn mapped(&self) -> u64 {
         self.leaves.values().map(|count| count.bytes).sum()
     }
 
     /// The TLB entries that hold everything: with the contiguous hint, if `hint` is set, or without.
-    #[must_use]
     pub const fn tlb(&self, hint: bool) -> &Entries {
         if hint {
             &self.with_hint
@@ -156,7 +130,6 @@ impl Totals {
 
     /// Returns the bytes of mapped memory that a TLB of `entries` entries holds at best: the
     /// largest leaves. This is a model, in which every entry can hold every size.
-    #[must_use]
     pub fn reach(&self, entries: u64, hint: bool) -> u64 {
         self.tlb(hint).reach(entries).min(self.mapped())
     }

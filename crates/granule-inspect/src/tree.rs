@@ -5,7 +5,6 @@ use granule::arch::registers::Mair;
 use granule::arch::{Geometry, OutputFormat, PageSize, PhysicalAddress, Regime, Stage2Geometry};
 use std::fmt;
 
-/// A tree of page tables.
 #[derive(Clone, Debug)]
 pub struct Tree {
     /// Whose tables they are.
@@ -22,17 +21,13 @@ pub struct Tree {
 
 /// Whose tables they are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Owner {
     /// The kernel: TTBR1_EL1, or the one table of EL2 or EL3.
     Kernel,
     /// The user half of the CPU with that number: TTBR0_EL1.
     User(usize),
-    /// A process.
     Process {
-        /// Its process identifier.
         pid: u32,
-        /// Its name.
         name: String,
     },
     /// A guest: VTTBR_EL2 of the CPU with that number.
@@ -41,7 +36,6 @@ pub enum Owner {
 
 impl Tree {
     /// The shape of the address space, for code that both stages share.
-    #[must_use]
     pub const fn geometry(&self) -> &Geometry {
         match &self.shape {
             Shape::Stage1(geometry) => geometry,
@@ -51,7 +45,6 @@ impl Tree {
 
     /// Whether it is known which format its descriptors have. A guess cannot distinguish the
     /// formats of 4K and 16K pages as long as no output needs the 52 bits of FEAT_LPA2.
-    #[must_use]
     pub fn knows_format(&self) -> bool {
         let geometry = self.geometry();
         self.origin != Origin::Guess
@@ -61,7 +54,6 @@ impl Tree {
 
     /// The bits of output addresses, and which register sets them. `None` if only the format bounds them:
     /// the origin of the tree does not contain this register.
-    #[must_use]
     pub fn output_size(&self) -> Option<(u32, &'static str)> {
         let field = match self.geometry().regime() {
             Regime::El1And0 => "TCR.IPS",
@@ -76,19 +68,15 @@ impl Tree {
 /// The shape of a tree, by stage.
 #[derive(Clone, Copy, Debug)]
 pub enum Shape {
-    /// Stage 1.
     Stage1(Geometry),
-    /// Stage 2.
     Stage2(Stage2Geometry),
 }
 
 /// The source of a root's address and a tree's shape, from the most certain on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Origin {
     /// System registers of a live machine, or of a dump that has them.
     Registers,
-    /// The user's options.
     Options,
     /// The notes of a Linux dump (VMCOREINFO).
     Vmcoreinfo,

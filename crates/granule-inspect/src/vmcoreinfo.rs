@@ -18,15 +18,12 @@ const MOST: usize = PageSize::MAX.bytes() as usize;
 pub struct Vmcoreinfo<'a>(pub &'a str);
 
 impl<'a> Vmcoreinfo<'a> {
-    /// The value of a key.
-    #[must_use]
     pub fn get(self, key: &str) -> Option<&'a str> {
         let mut lines = self.0.lines();
         lines.find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
     }
 
     /// The value of `NUMBER(name)`, which Linux prints in either base.
-    #[must_use]
     pub fn number(self, name: &str) -> Option<u64> {
         let text = self.get(&format!("NUMBER({name})"))?.trim();
         match text.strip_prefix("0x") {
@@ -39,8 +36,6 @@ impl<'a> Vmcoreinfo<'a> {
         }
     }
 
-    /// The virtual address of a symbol.
-    #[must_use]
     pub fn symbol(self, name: &str) -> Option<u64> {
         let text = self.get(&format!("SYMBOL({name})"))?.trim();
         u64::from_str_radix(text.trim_start_matches("0x"), 16).ok()
@@ -48,10 +43,7 @@ impl<'a> Vmcoreinfo<'a> {
 
     /// The shape of a process's half, which Linux makes as large as the kernel's half of the shape
     /// `kernel`.
-    ///
-    /// # Errors
-    ///
-    /// If the architecture has no such shape.
+    /// Fails if the architecture has no such shape.
     pub(crate) fn user_shape(self, kernel: &Geometry) -> Result<Geometry, String> {
         let highest = if kernel.pa_bits() > 48 { u64::MAX } else { 0 };
         let unused = 64 - u64::from(kernel.va_bits());
@@ -60,10 +52,7 @@ impl<'a> Vmcoreinfo<'a> {
 
     /// The tree of the kernel half. `highest` is the end of the machine's memory: it decides
     /// whether 64K pages have the format with 52 bits, which the text does not contain.
-    ///
-    /// # Errors
-    ///
-    /// One line: which key is missing or makes no sense.
+    /// An error is one line: which key is missing or makes no sense.
     pub fn kernel(self, highest: u64) -> Result<Tree, String> {
         let missing = |key: &str| format!("VMCOREINFO has no {key}");
         let page_size = self.get("PAGESIZE").ok_or_else(|| missing("PAGESIZE"))?;
@@ -143,7 +132,6 @@ fn shape(
 /// The text in the memory of a running kernel, and its address: for dumps that do not have it in
 /// their own notes. It is the first page that begins as the text does and names a tree. `progress` is called
 /// with the bytes that were looked at since.
-#[must_use]
 pub fn find(
     memory: &dyn Memory,
     progress: &mut dyn FnMut(u64),

@@ -36,6 +36,7 @@ impl Tree {
 }
 
 /// The tables of one tree, read whole.
+#[expect(missing_debug_implementations, reason = "the memory has none")]
 pub struct Tables<'m> {
     memory: &'m dyn Memory,
     root: PhysicalAddress,
@@ -54,18 +55,7 @@ struct Kept {
     failed: Option<(PhysicalAddress, String)>,
 }
 
-impl fmt::Debug for Tables<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tables")
-            .field("root", &self.root)
-            .field("entries", &self.entries)
-            .finish_non_exhaustive()
-    }
-}
-
 impl<'m> Tables<'m> {
-    /// The tables of `tree`, in `memory`.
-    #[must_use]
     pub fn new(memory: &'m dyn Memory, tree: &Tree) -> Self {
         let entries = tree.geometry().page_size().entries();
         Self {
@@ -79,7 +69,6 @@ impl<'m> Tables<'m> {
     }
 
     /// The same, for walks that enter at most `most_tables` tables.
-    #[must_use]
     pub fn limit(self, most_tables: u64) -> Self {
         Self {
             most_tables,
@@ -89,7 +78,6 @@ impl<'m> Tables<'m> {
 
     /// An entry of a table; `None` if the table cannot be read.
     #[inline]
-    #[must_use]
     pub fn entry(&self, table: PhysicalAddress, index: usize) -> Option<Descriptor> {
         self.words(table, |words| words.get(index).copied())
             .flatten()
@@ -151,7 +139,6 @@ impl<'m> Tables<'m> {
 pub struct Leaves {
     /// The first address that they translate.
     pub start: u64,
-    /// Their number.
     pub count: u64,
     /// The level of their table.
     pub level: Level,
@@ -181,9 +168,7 @@ impl Leaves {
 /// A table that a walk enters: it can be read.
 #[derive(Clone, Copy, Debug)]
 pub struct Table {
-    /// The table.
     pub table: PhysicalAddress,
-    /// Its level.
     pub level: Level,
     /// The first address that it translates here.
     pub start: u64,
@@ -194,21 +179,16 @@ pub struct Table {
 /// A table that a walk left out.
 #[derive(Clone, Debug)]
 pub struct LeftOut {
-    /// The table.
     pub table: PhysicalAddress,
-    /// Its level.
     pub level: Level,
     /// The first address whose translation is left out.
     pub start: u64,
     /// The bytes from there on that are left out.
     pub bytes: u64,
-    /// The reason.
     pub why: Why,
 }
 
-/// Why a table is left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Why {
     /// It cannot be read, for this reason.
     Unreadable(String),
@@ -242,16 +222,10 @@ impl fmt::Display for LeftOut {
 
 /// A table, leaves, or an omission that a walk reports.
 #[derive(Debug)]
-#[allow(
-    clippy::exhaustive_enums,
-    reason = "a tree has tables and leaves, and tables that are left out"
-)]
 pub enum Event<'e> {
     /// A table, before what it translates. The roots come first.
     Table(&'e Table),
-    /// Leaves.
     Leaves(&'e Leaves),
-    /// A table that was left out.
     LeftOut(&'e LeftOut),
 }
 
@@ -292,7 +266,6 @@ pub fn walk<B>(
     }
 }
 
-/// The state of a walk.
 struct Walk<'w, F> {
     tables: &'w Tables<'w>,
     geometry: Geometry,
@@ -314,15 +287,14 @@ const fn place(level: Level) -> usize {
     (level.number() + 1) as usize
 }
 
-impl<F> Walk<'_, F> {
-    fn run<B, R, S>(
+impl<B, F: FnMut(Event<'_>) -> ControlFlow<B>> Walk<'_, F> {
+    fn run<R, S>(
         mut self,
         tree: &Tree,
         view: TableView<R, S>,
         address: impl Fn(S::Input) -> u64,
     ) -> ControlFlow<B>
     where
-        F: FnMut(Event<'_>) -> ControlFlow<B>,
         R: Fn(PhysicalAddress, usize) -> Option<Descriptor>,
         S: Stage,
     {
@@ -362,10 +334,7 @@ impl<F> Walk<'_, F> {
         (size.entry_bytes(level) << size.entries().ilog2()).min(self.geometry.span())
     }
 
-    fn table<B, I>(&mut self, entry: &Entry<I>, start: u64) -> ControlFlow<B, Visit>
-    where
-        F: FnMut(Event<'_>) -> ControlFlow<B>,
-    {
+    fn table<I>(&mut self, entry: &Entry<I>, start: u64) -> ControlFlow<B, Visit> {
         let last = start + (entry.bytes - 1);
         if last < self.within.0 || start > self.within.1 {
             return ControlFlow::Continue(Visit::Skip);
@@ -407,10 +376,7 @@ impl<F> Walk<'_, F> {
         ControlFlow::Continue(Visit::Descend)
     }
 
-    fn leaves<B, I>(&mut self, entry: &Entry<I>, start: u64) -> ControlFlow<B>
-    where
-        F: FnMut(Event<'_>) -> ControlFlow<B>,
-    {
+    fn leaves<I>(&mut self, entry: &Entry<I>, start: u64) -> ControlFlow<B> {
         // Present-invalid entries translate nothing.
         if entry.kind != Kind::Leaf {
             return ControlFlow::Continue(());
@@ -430,10 +396,7 @@ impl<F> Walk<'_, F> {
         }
     }
 
-    fn unread<B, I>(&mut self, unread: &UnreadTable<I>, start: u64) -> ControlFlow<B>
-    where
-        F: FnMut(Event<'_>) -> ControlFlow<B>,
-    {
+    fn unread<I>(&mut self, unread: &UnreadTable<I>, start: u64) -> ControlFlow<B> {
         let why = match unread.why {
             Unread::Unreadable => Why::Unreadable(self.tables.failure(unread.table)),
             Unread::Loop => Why::Loop,
@@ -452,7 +415,6 @@ impl<F> Walk<'_, F> {
 
 /// A leaf with the restrictions of the tables above it as bits of its own: a CPU obeys both. Stage 2
 /// has none.
-#[must_use]
 pub const fn restricted(leaf: Descriptor, restrictions: u64, regime: Regime) -> Descriptor {
     let mut bits = leaf.0;
     if restrictions == 0 || matches!(regime, Regime::Stage2) {

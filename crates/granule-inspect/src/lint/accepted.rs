@@ -35,7 +35,6 @@ pub struct BadLine {
 
 impl Accepted {
     /// The entries of `text`, and the lines that are none.
-    #[must_use]
     pub fn parse(text: &str) -> (Self, Vec<BadLine>) {
         let (mut entries, mut bad) = (Vec::new(), Vec::new());
         for (at, text) in text.lines().enumerate() {
@@ -65,7 +64,6 @@ impl Accepted {
     }
 
     /// The number of findings that were accepted.
-    #[must_use]
     pub fn uses(&self) -> u64 {
         self.entries.iter().map(|entry| entry.uses).sum()
     }

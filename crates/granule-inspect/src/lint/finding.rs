@@ -7,27 +7,20 @@ use crate::tree::Owner;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// One finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Finding {
-    /// The rule.
     pub rule: Rule,
     /// Whose tables they are.
     pub owner: Owner,
     /// The first address.
     pub address: u64,
-    /// The bytes.
     pub bytes: u64,
-    /// The severity.
     pub severity: Severity,
     /// The fault and its consequence, in words.
     pub text: String,
 }
 
 impl Finding {
-    /// The last address.
-    #[must_use]
     pub const fn last(&self) -> u64 {
         self.address.wrapping_add(self.bytes.wrapping_sub(1))
     }
@@ -109,7 +102,6 @@ impl Findings {
     }
 
     /// The worst severity, of those that are not kept too.
-    #[must_use]
     pub fn worst(&self) -> Option<Severity> {
         let kept = self.list.iter().map(|finding| finding.severity);
         kept.chain(self.more.keys().map(|key| key.1)).max()

@@ -27,7 +27,6 @@ use std::ops::ControlFlow;
 
 /// The findings of all trees, and their totals.
 #[derive(Debug)]
-#[non_exhaustive]
 pub struct Linted {
     /// The findings, the worst first.
     pub findings: Findings,
@@ -62,13 +61,10 @@ impl Whole<'_> {
     }
 }
 
-/// The options of a run.
 #[derive(Clone, Debug)]
-#[allow(clippy::exhaustive_structs, reason = "options of one function")]
 pub struct LintOptions {
     /// The rules; all of them, if none is named.
     pub rules: Vec<Rule>,
-    /// The findings that are accepted.
     pub accepted: Accepted,
     /// The most findings of each rule and severity that are kept; more are counted.
     pub most: usize,

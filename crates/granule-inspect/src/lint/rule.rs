@@ -2,9 +2,7 @@
 
 use std::fmt;
 
-/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[allow(clippy::exhaustive_enums, reason = "as exit codes, 0 to 2")]
 pub enum Severity {
     /// Something could be better.
     Info,
@@ -28,29 +26,22 @@ macro_rules! rules {
     ($($variant:ident $name:literal $consequence:literal $about:literal),* $(,)?) => {
         /// A fault or a waste that the check looks for.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-        #[non_exhaustive]
         pub enum Rule {
             $(#[doc = $about] $variant,)*
         }
 
         impl Rule {
-            /// All rules.
             pub const ALL: &[Self] = &[$(Self::$variant),*];
 
-            /// The name.
-            #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }
 
-            /// Returns the consequence of a violation.
-            #[must_use]
             pub const fn consequence(self) -> &'static str {
                 match self { $(Self::$variant => $consequence,)* }
             }
 
             /// Returns a description of the rule.
-            #[must_use]
             pub const fn about(self) -> &'static str {
                 match self { $(Self::$variant => $about,)* }
             }
@@ -95,8 +86,6 @@ rules! {
 }
 
 impl Rule {
-    /// The rule of that name.
-    #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|rule| rule.name() == name)
     }

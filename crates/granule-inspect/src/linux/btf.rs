@@ -23,10 +23,7 @@ pub(super) struct Btf {
 
 impl Btf {
     /// The types of a running kernel, between these two symbols.
-    ///
-    /// # Errors
-    ///
-    /// One line: the kernel has none, or they are damaged.
+    /// An error is one line: the kernel has none, or they are damaged.
     pub(super) fn read(
         space: &Space<'_>,
         start: Option<u64>,

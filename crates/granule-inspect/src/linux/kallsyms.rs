@@ -30,10 +30,7 @@ pub(super) struct List {
 
 impl List {
     /// The list of a running kernel.
-    ///
-    /// # Errors
-    ///
-    /// One line: VMCOREINFO does not contain the list's address, or the list cannot be read or has
+    /// An error is one line: VMCOREINFO does not contain the list's address, or the list cannot be read or has
     /// another form.
     pub(super) fn read(space: &Space<'_>, info: Vmcoreinfo<'_>) -> Result<Self, String> {
         let place = |name: &str| {

@@ -18,8 +18,7 @@ use crate::vmcoreinfo::Vmcoreinfo;
 use btf::Btf;
 use granule::arch::PhysicalAddress;
 use kallsyms::List;
-use space::Space;
-use std::collections::HashSet;
+pub(crate) use space::Space;
 pub use symbols::{SymbolPlace, Symbols};
 
 /// The most bytes of a function that is read. Linux's largest have a tenth.
@@ -37,10 +36,7 @@ const MOST_NAME: usize = 1 << 10;
 /// The trees of all processes, and lines for what cannot be read. `kernel` is the tree that
 /// `info` gives ([`Vmcoreinfo::kernel`]). `symbols` is the text of the kernel's System.map; without
 /// it the kernel's own list of symbols is read.
-///
-/// # Errors
-///
-/// One line: why there are no processes to be had.
+/// An error is one line: why there are no processes to be had.
 pub fn processes(
     memory: &dyn Memory,
     kernel: &Tree,
@@ -63,55 +59,43 @@ pub fn processes(
     let pgd = types.offset("mm_struct", "pgd")?;
 
     let (mut trees, mut notes) = (Vec::new(), Vec::new());
-    let first = init.wrapping_add(next);
-    let (mut at, mut seen) = (first, HashSet::new());
     let mut unreadable = 0;
-    loop {
-        at = match space.word(at) {
-            Ok(at) => at,
-            Err(why) => {
-                notes.push(format!("the list of processes ends early: {why}"));
-                break;
-            }
-        };
-        if at == first {
-            break;
-        }
-        if !seen.insert(at) || seen.len() > MOST {
-            notes.push(format!(
-                "the list of processes never ends: it comes to {at:#x} again"
-            ));
-            break;
-        }
-        let task = at.wrapping_sub(next);
-        let read = || -> Result<Option<Tree>, String> {
-            let mm = space.word(task.wrapping_add(mm))?;
-            if mm == 0 {
-                // A thread of the kernel has no memory of its own.
-                return Ok(None);
-            }
-            let root = space.physical(space.word(mm.wrapping_add(pgd))?)?;
-            Ok(Some(Tree {
-                owner: Owner::Process {
-                    pid: space.word(task.wrapping_add(pid))? as u32,
-                    name: space.text(task.wrapping_add(name), NAME)?,
-                },
-                root,
-                shape: user,
-                memory_types: kernel.memory_types,
-                origin: Origin::KernelData,
-            }))
-        };
-        match read() {
-            Ok(tree) => trees.extend(tree),
-            Err(why) => {
-                unreadable += 1;
-                if unreadable <= MOST_UNREADABLE {
-                    notes.push(format!("the task at {task:#x} cannot be read: {why}"));
+    space.list(
+        "processes",
+        init.wrapping_add(next),
+        MOST,
+        &mut notes,
+        |at, notes| {
+            let task = at.wrapping_sub(next);
+            let read = || -> Result<Option<Tree>, String> {
+                let mm = space.word(task.wrapping_add(mm))?;
+                if mm == 0 {
+                    // A thread of the kernel has no memory of its own.
+                    return Ok(None);
+                }
+                let root = space.physical(space.word(mm.wrapping_add(pgd))?)?;
+                Ok(Some(Tree {
+                    owner: Owner::Process {
+                        pid: space.word(task.wrapping_add(pid))? as u32,
+                        name: space.text(task.wrapping_add(name), NAME)?,
+                    },
+                    root,
+                    shape: user,
+                    memory_types: kernel.memory_types,
+                    origin: Origin::KernelData,
+                }))
+            };
+            match read() {
+                Ok(tree) => trees.extend(tree),
+                Err(why) => {
+                    unreadable += 1;
+                    if unreadable <= MOST_UNREADABLE {
+                        notes.push(format!("the task at {task:#x} cannot be read: {why}"));
+                    }
                 }
             }
-        }
-    }
+        },
+    );
     if let Some(more @ 1..) = unreadable.checked_sub(MOST_UNREADABLE) {
         notes.push(format!("{more} more tasks cannot be read"));
     }
@@ -119,10 +103,7 @@ pub fn processes(
 }
 
 /// The words of code from `start` on, which `kernel` maps, each with its physical address.
-///
-/// # Errors
-///
-/// One line: the code is not whole words, or too large, or cannot be read.
+/// An error is one line: the code is not whole words, or too large, or cannot be read.
 pub fn code(
     memory: &dyn Memory,
     kernel: &Tree,

@@ -4,7 +4,6 @@ use super::MOST_NAME;
 use super::btf::Btf;
 use super::space::Space;
 use super::symbol::Symbol;
-use std::collections::HashSet;
 
 /// The most modules, and the most symbols of one. Linux itself has some thousands of each.
 const MOST_MODULES: usize = 1 << 14;
@@ -14,10 +13,7 @@ const SYMBOL: usize = 24;
 const FUNCTION: u8 = 2;
 
 /// Adds the functions of the modules in the list at `head`, and lines for what cannot be read.
-///
-/// # Errors
-///
-/// One line: the kernel's types have not what a module looks like.
+/// An error is one line: the kernel's types have not what a module looks like.
 pub(super) fn read(
     space: &Space<'_>,
     types: &Btf,
@@ -29,24 +25,7 @@ pub(super) fn read(
     let (node, name, table) = (module("list")?, module("name")?, module("kallsyms")?);
     let part = |field| types.offset("mod_kallsyms", field);
     let (symbols, count, text) = (part("symtab")?, part("num_symtab")?, part("strtab")?);
-    let (mut at, mut seen) = (head, HashSet::new());
-    loop {
-        at = match space.word(at) {
-            Ok(at) => at,
-            Err(why) => {
-                notes.push(format!("the list of modules ends early: {why}"));
-                return Ok(());
-            }
-        };
-        if at == head {
-            return Ok(());
-        }
-        if !seen.insert(at) || seen.len() > MOST_MODULES {
-            notes.push(format!(
-                "the list of modules never ends: it comes to {at:#x} again"
-            ));
-            return Ok(());
-        }
+    space.list("modules", head, MOST_MODULES, notes, |at, notes| {
         let place = at.wrapping_sub(node);
         let mut read = || -> Result<(), String> {
             let name = space.text(place.wrapping_add(name), MOST_NAME)?;
@@ -81,5 +60,6 @@ pub(super) fn read(
         if let Err(why) = read() {
             notes.push(format!("the module at {place:#x} cannot be read: {why}"));
         }
-    }
+    });
+    Ok(())
 }

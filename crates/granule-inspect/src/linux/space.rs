@@ -4,29 +4,39 @@ use crate::source::Memory;
 use crate::tree::{Shape, Tree};
 use granule::arch::{Descriptor, Geometry, PhysicalAddress, VirtualAddress};
 use granule::table::TableView;
+use std::collections::HashSet;
 
 /// Memory through a tree.
-pub(super) struct Space<'a> {
+pub(crate) struct Space<'a> {
     memory: &'a dyn Memory,
     root: PhysicalAddress,
-    pub(super) shape: Geometry,
+    pub(crate) shape: Geometry,
 }
 
 impl<'a> Space<'a> {
     /// The memory that `tree` maps; `None` for stage 2.
-    pub(super) fn new(memory: &'a dyn Memory, tree: &Tree) -> Option<Self> {
+    pub(crate) fn new(memory: &'a dyn Memory, tree: &Tree) -> Option<Self> {
         match tree.shape {
-            Shape::Stage1(shape) => Some(Self {
-                memory,
-                root: tree.root,
-                shape,
-            }),
+            Shape::Stage1(shape) => Some(Self::below(memory, tree.root, shape)),
             Shape::Stage2(_) => None,
         }
     }
 
+    /// The memory that the tables below `root` map.
+    pub(crate) const fn below(
+        memory: &'a dyn Memory,
+        root: PhysicalAddress,
+        shape: Geometry,
+    ) -> Self {
+        Self {
+            memory,
+            root,
+            shape,
+        }
+    }
+
     /// Where `address` is.
-    pub(super) fn physical(&self, address: u64) -> Result<PhysicalAddress, String> {
+    pub(crate) fn physical(&self, address: u64) -> Result<PhysicalAddress, String> {
         let read = |table: PhysicalAddress, index: usize| {
             let mut entry = [0; 8];
             let place = PhysicalAddress(table.0.checked_add(8 * index as u64)?);
@@ -42,7 +52,7 @@ impl<'a> Space<'a> {
     }
 
     /// The `bytes` bytes from `address` on; the caller bounds them.
-    pub(super) fn bytes(&self, address: u64, bytes: u64) -> Result<Vec<u8>, String> {
+    pub(crate) fn bytes(&self, address: u64, bytes: u64) -> Result<Vec<u8>, String> {
         let mut buffer = vec![0; bytes as usize];
         let page = self.shape.page_size().bytes();
         let (mut at, mut rest) = (address, buffer.as_mut_slice());
@@ -59,7 +69,7 @@ impl<'a> Space<'a> {
 
     /// The text at `address` up to its NUL, at most `most` bytes of it. Characters that cannot be
     /// printed are `?`.
-    pub(super) fn text(&self, address: u64, most: usize) -> Result<String, String> {
+    pub(crate) fn text(&self, address: u64, most: usize) -> Result<String, String> {
         let page = self.shape.page_size().bytes();
         let (mut at, mut text) = (address, String::new());
         while text.len() < most {
@@ -82,8 +92,38 @@ impl<'a> Space<'a> {
         Ok(text)
     }
 
+    /// Calls `each` with the nodes of the kernel's list at `head`, `most` at the most, and adds a line for an
+    /// end that is not the list's.
+    pub(crate) fn list(
+        &self,
+        what: &str,
+        head: u64,
+        most: usize,
+        notes: &mut Vec<String>,
+        mut each: impl FnMut(u64, &mut Vec<String>),
+    ) {
+        let (mut at, mut seen) = (head, HashSet::new());
+        loop {
+            at = match self.word(at) {
+                Ok(at) if at == head => return,
+                Ok(at) => at,
+                Err(why) => {
+                    notes.push(format!("the list of {what} ends early: {why}"));
+                    return;
+                }
+            };
+            if !seen.insert(at) || seen.len() > most {
+                notes.push(format!(
+                    "the list of {what} never ends: it comes to {at:#x} again"
+                ));
+                return;
+            }
+            each(at, notes);
+        }
+    }
+
     /// The word at `address`.
-    pub(super) fn word(&self, address: u64) -> Result<u64, String> {
+    pub(crate) fn word(&self, address: u64) -> Result<u64, String> {
         let bytes = self.bytes(address, 8)?;
         Ok(bytes
             .iter()

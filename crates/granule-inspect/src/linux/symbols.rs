@@ -11,7 +11,6 @@ use crate::tree::Tree;
 use crate::vmcoreinfo::Vmcoreinfo;
 use std::fmt;
 
-/// Functions by address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Symbols {
     /// In the order of their addresses.
@@ -20,15 +19,12 @@ pub struct Symbols {
 
 /// The place of an instruction: `ptep_clear_flush+0x2c`, or `ext4_sync_fs+0x10 [ext4]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct SymbolPlace<'a> {
-    /// The function.
     pub function: &'a str,
     /// The module that has the function; `None` for the kernel itself.
     pub module: Option<&'a str>,
     /// The bytes from the function's begin.
     pub offset: u64,
-    /// The size of the function.
     pub bytes: u64,
 }
 
@@ -36,10 +32,7 @@ impl Symbols {
     /// The functions of a running Linux, with lines for what cannot be read. `info` is its
     /// VMCOREINFO and `kernel` its tree ([`Vmcoreinfo::kernel`]); `file` is the text of its
     /// System.map, without which its own list of symbols is read.
-    ///
-    /// # Errors
-    ///
-    /// One line: why no symbols of the kernel itself are to be had.
+    /// An error is one line: why no symbols of the kernel itself are to be had.
     pub fn of_linux(
         memory: &dyn Memory,
         kernel: &Tree,
@@ -79,7 +72,6 @@ impl Symbols {
 
     /// The functions of a program that runs where it was linked: lines `ADDRESS TYPE NAME`, which
     /// `nm` prints.
-    #[must_use]
     pub fn linked(file: &str) -> Self {
         let mut symbols = Self::default();
         let lines = system_map::lines(file);
@@ -89,7 +81,6 @@ impl Symbols {
     }
 
     /// Functions that somebody else knew: the first address and the size, the name, and the module of each.
-    #[must_use]
     pub fn of_functions(
         functions: impl Iterator<Item = (u64, u64, String, Option<String>)>,
     ) -> Self {
@@ -106,8 +97,6 @@ impl Symbols {
         symbols
     }
 
-    /// Whether the list has no function.
-    #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
@@ -120,7 +109,6 @@ impl Symbols {
     }
 
     /// The function that has the instruction at `address`.
-    #[must_use]
     pub fn place(&self, address: u64) -> Option<SymbolPlace<'_>> {
         let after = self.all.partition_point(|symbol| symbol.start <= address);
         // Of several names for one address the first counts, as the kernel's own backtraces have it.

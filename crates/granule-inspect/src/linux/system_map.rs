@@ -14,10 +14,7 @@ pub(super) fn lines(file: &str) -> impl Iterator<Item = (u64, char, &str)> {
 }
 
 /// The addresses of these symbols in the running kernel; `None` for one that the file does not have.
-///
-/// # Errors
-///
-/// One line, as [`moved`] has.
+/// An error is one line, as [`moved`] has.
 pub(super) fn find<const COUNT: usize>(
     file: &str,
     info: Vmcoreinfo<'_>,
@@ -28,10 +25,7 @@ pub(super) fn find<const COUNT: usize>(
 }
 
 /// The bytes by which the running kernel lies above the addresses of the file, as a wrapping number.
-///
-/// # Errors
-///
-/// One line: the file or VMCOREINFO lacks the symbol by which the two are compared, or the file
+/// An error is one line: the file or VMCOREINFO lacks the symbol by which the two are compared, or the file
 /// belongs to another kernel.
 pub(super) fn moved(file: &str, info: Vmcoreinfo<'_>) -> Result<u64, String> {
     let moved = |name: &str| -> Result<u64, String> {

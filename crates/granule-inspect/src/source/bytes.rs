@@ -5,29 +5,21 @@
 
 use super::memory::{Memory, ReadError};
 use granule::arch::PhysicalAddress;
-use std::collections::BTreeMap;
+use rangemap::RangeMap;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-/// Bytes at offsets.
 pub trait ReadAt {
-    /// The number of bytes.
     fn bytes(&self) -> u64;
 
     /// Fills `buffer` with the bytes from `offset` on.
-    ///
-    /// # Errors
-    ///
-    /// If there are fewer bytes, or the file cannot be read.
+    /// Fails if there are fewer bytes, or the file cannot be read.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
 
     /// The `bytes` bytes from `offset` on.
-    ///
-    /// # Errors
-    ///
-    /// If there are fewer bytes, or more than `most` are requested, or the file cannot be read.
+    /// Fails if there are fewer bytes, or more than `most` are requested, or the file cannot be read.
     fn take(&self, offset: u64, bytes: u64, most: u64) -> io::Result<Vec<u8>> {
         let fits = offset
             .checked_add(bytes)
@@ -55,10 +47,7 @@ pub struct DumpFile {
 
 impl DumpFile {
     /// The bytes of `file`.
-    ///
-    /// # Errors
-    ///
-    /// If its size cannot be had.
+    /// Fails if its size cannot be had.
     pub fn new(file: File) -> io::Result<Self> {
         let bytes = file.metadata()?.len();
         Ok(Self { file, bytes })
@@ -91,74 +80,34 @@ impl ReadAt for Vec<u8> {
     }
 }
 
-impl<R: ReadAt + ?Sized> ReadAt for Box<R> {
-    fn bytes(&self) -> u64 {
-        (**self).bytes()
-    }
-
-    fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        (**self).read_at(offset, buffer)
-    }
-}
-
-/// The offsets of addresses. Ranges do not overlap: a later one replaces what it covers.
+/// The offsets of addresses: of each range its first offset less its first address, wrapping. A later range
+/// replaces what it covers.
 #[derive(Debug, Default)]
-pub(super) struct Extents(BTreeMap<u64, Extent>);
-
-#[derive(Clone, Copy, Debug)]
-struct Extent {
-    end: u64,
-    offset: u64,
-}
+pub(super) struct Extents(RangeMap<u64, u64>);
 
 impl Extents {
     /// Adds `bytes` bytes from `start` on, whose first is at `offset`; what lies beyond the last
     /// address or offset is left out.
     pub(super) fn insert(&mut self, start: u64, bytes: u64, offset: u64) {
         let bytes = bytes.min(u64::MAX - start).min(u64::MAX - offset);
-        let end = start + bytes;
-        if bytes == 0 {
-            return;
+        if bytes != 0 {
+            let distance = offset.wrapping_sub(start);
+            self.0.insert(start..start + bytes, distance);
         }
-        // A range that begins before the new one and reaches into it or beyond it.
-        if let Some((&before, old)) = self.0.range_mut(..start).next_back()
-            && old.end > start
-        {
-            let old_end = std::mem::replace(&mut old.end, start);
-            let old_offset = old.offset;
-            if old_end > end {
-                let rest = Extent {
-                    end: old_end,
-                    offset: old_offset + (end - before),
-                };
-                self.0.insert(end, rest);
-            }
-        }
-        while let Some((&inside, &old)) = self.0.range(start..end).next() {
-            self.0.remove(&inside);
-            if old.end > end {
-                let rest = Extent {
-                    end: old.end,
-                    offset: old.offset + (end - inside),
-                };
-                self.0.insert(end, rest);
-            }
-        }
-        self.0.insert(start, Extent { end, offset });
     }
 
     /// The offset of `address`, and how many bytes follow it there.
     pub(super) fn find(&self, address: u64) -> Option<(u64, u64)> {
-        let (start, extent) = self.0.range(..=address).next_back()?;
-        (address < extent.end).then(|| (extent.offset + (address - start), extent.end - address))
+        let (range, distance) = self.0.get_key_value(&address)?;
+        Some((address.wrapping_add(*distance), range.end - address))
     }
 
     /// The addresses whose offsets are below `bytes`, with adjacent ranges as one.
     pub(super) fn ranges(&self, bytes: u64) -> Vec<Range<u64>> {
         let mut ranges: Vec<Range<u64>> = Vec::new();
-        for (&start, extent) in &self.0 {
-            let there = bytes.saturating_sub(extent.offset);
-            let end = extent.end.min(start.saturating_add(there));
+        for (&Range { start, end }, distance) in self.0.iter() {
+            let there = bytes.saturating_sub(start.wrapping_add(*distance));
+            let end = end.min(start.saturating_add(there));
             match ranges.last_mut() {
                 Some(last) if last.end == start => last.end = end,
                 _ if start < end => ranges.push(start..end),
@@ -170,7 +119,7 @@ impl Extents {
 
     /// The address behind the last.
     pub(super) fn end(&self) -> u64 {
-        self.0.last_key_value().map_or(0, |(_, last)| last.end)
+        self.0.last_range_value().map_or(0, |(last, _)| last.end)
     }
 }
 
@@ -242,38 +191,6 @@ impl Words for [u8] {
 mod tests {
     use super::*;
 
-    /// Finds the offset of an address below 32 in a list of all that was inserted.
-    fn by_hand(inserted: &[(u64, u64, u64)], address: u64) -> Option<u64> {
-        let of = |&&(start, bytes, _): &&(u64, u64, u64)| (start..start + bytes).contains(&address);
-        let (start, _, offset) = inserted.iter().rev().find(of)?;
-        Some(offset + address - start)
-    }
-
-    #[test]
-    fn later_ranges_replace_what_they_cover() {
-        let mut state = 1_u64;
-        for _ in 0..2000 {
-            let (mut extents, mut inserted) = (Extents::default(), Vec::new());
-            for index in 0..6 {
-                state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
-                let one = (state >> 40 & 15, state >> 50 & 15, 100 * index);
-                extents.insert(one.0, one.1, one.2);
-                inserted.push(one);
-            }
-            for address in 0..32 {
-                let found = extents.find(address).map(|(offset, _)| offset);
-                assert_eq!(found, by_hand(&inserted, address), "{inserted:?}");
-            }
-            let covered: u64 = extents
-                .ranges(u64::MAX)
-                .iter()
-                .map(|range| range.end - range.start)
-                .sum();
-            let there = (0..32).filter(|&address| by_hand(&inserted, address).is_some());
-            assert_eq!(covered, there.count() as u64, "{inserted:?}");
-        }
-    }
-
     #[test]
     fn the_ends_of_the_address_space_do_not_overflow() {
         let mut extents = Extents::default();
@@ -287,6 +204,8 @@ mod tests {
     #[test]
     fn a_read_may_cross_ranges_but_no_hole() {
         let mut extents = Extents::default();
+        extents.insert(0xfff, 9, 0);
+        // Later ranges replace what they cover.
         extents.insert(0x1000, 4, 4);
         extents.insert(0x1004, 4, 0);
         let memory = Plain {

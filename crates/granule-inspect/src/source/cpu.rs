@@ -40,18 +40,14 @@ pub struct Registers(BTreeMap<String, u64>);
 
 impl Registers {
     /// The value of a register, if the source has it.
-    #[must_use]
     pub fn get(&self, name: &str) -> Option<u64> {
         self.0.get(name).copied()
     }
 
-    /// Sets a register.
     pub fn set(&mut self, name: &str, value: u64) {
         self.0.insert(name.to_ascii_lowercase(), value);
     }
 
-    /// Whether no register is known.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -21,10 +21,7 @@ const MOST_HEADERS: u64 = 56 << 20;
 const SP: usize = 112 + 31 * 8;
 
 /// Returns the memory of a core and the contents of its notes.
-///
-/// # Errors
-///
-/// If the file is not a core of an arm64 machine, or its headers are damaged or cut off.
+/// Fails if the file is not a core of an arm64 machine, or its headers are damaged or cut off.
 pub fn open<R: ReadAt + 'static>(core: R) -> Result<(Box<dyn Memory>, Facts), OpenError> {
     let damaged = |what: &str| OpenError(format!("the ELF core is damaged: {what}"));
     let header = core

@@ -8,10 +8,7 @@ use std::ops::Range;
 /// Physical memory that can be read and not changed.
 pub trait Memory {
     /// Fills `buffer` with the bytes from `address` on.
-    ///
-    /// # Errors
-    ///
-    /// If any of these bytes is not in the source, or cannot be had; `buffer` may then hold
+    /// Fails if any of these bytes is not in the source, or cannot be had; `buffer` may then hold
     /// anything.
     fn read(&self, address: PhysicalAddress, buffer: &mut [u8]) -> Result<(), ReadError>;
 
@@ -25,9 +22,7 @@ pub trait Memory {
     }
 }
 
-/// Why memory cannot be read.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum ReadError {
     /// No memory of the source is there.
     #[error("no memory at {0:#x}")]
@@ -52,7 +47,6 @@ pub struct OpenError(pub String);
 
 /// The facts about its machine that a source contains.
 #[derive(Clone, Debug, Default)]
-#[non_exhaustive]
 pub struct Facts {
     /// The registers of its CPUs, in their order.
     pub cpus: Vec<Registers>,

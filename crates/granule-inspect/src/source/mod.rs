@@ -24,7 +24,6 @@ use std::str::FromStr;
 
 /// Where memory comes from, as a user writes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Source {
     /// A file: an ELF core, a kdump file, or with a base address a raw image.
     File(PathBuf),
@@ -52,10 +51,7 @@ impl FromStr for Source {
 
 /// Returns the memory of a source and its facts about the machine. `base` is the address of the first
 /// byte of a raw image.
-///
-/// # Errors
-///
-/// If it cannot be opened, or is nothing that can be read.
+/// Fails if it cannot be opened, or is nothing that can be read.
 pub fn open(source: &Source, base: Option<u64>) -> Result<(Box<dyn Memory>, Facts), OpenError> {
     match source {
         Source::Gdb(socket) => qemu::by_gdb(socket),

@@ -69,10 +69,7 @@ pub(super) fn by_qmp(endpoint: &Endpoint) -> Result<(Box<dyn Memory>, Facts), Op
 
 /// Stores words in the memory of the QEMU at this gdb socket. Its VM is paused while `words` lists
 /// them, and resumes afterwards.
-///
-/// # Errors
-///
-/// One line: there is no connection, `words` has none, or memory does not have a word that was stored.
+/// An error is one line: the connection is gone, `words` has none, or memory does not have a word that was stored.
 pub fn store(
     endpoint: &Endpoint,
     words: impl FnOnce() -> Result<Vec<(PhysicalAddress, u32)>, String>,
@@ -351,23 +348,27 @@ fn memory_range(line: &str) -> Option<Range<u64>> {
     (matches!(kind, "ram" | "rom" | "romd" | "nv-ram") && start < end).then_some(start..end)
 }
 
-/// Reads a machine whose gdb server sends `answers`, whatever the requests: for fuzzing.
+/// A gdb server that answers from a script, whatever the requests.
+struct Script<'a>(&'a [u8]);
+
+impl Read for Script<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        self.0.read(buffer)
+    }
+}
+
+impl Write for Script<'_> {
+    fn write(&mut self, buffer: &[u8]) -> std::io::Result<usize> {
+        Ok(buffer.len())
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Reads a machine whose gdb server sends `answers`: for fuzzing.
 #[doc(hidden)]
 pub fn read_scripted(answers: &[u8]) -> Option<usize> {
-    struct Script<'a>(&'a [u8]);
-    impl Read for Script<'_> {
-        fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-            self.0.read(buffer)
-        }
-    }
-    impl Write for Script<'_> {
-        fn write(&mut self, buffer: &[u8]) -> std::io::Result<usize> {
-            Ok(buffer.len())
-        }
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
     let (machine, facts) = Machine::new(Gdb::new(Script(answers))).ok()?;
     let mut read = 0;
     for range in machine.ranges.iter().take(8) {

@@ -10,10 +10,8 @@ use std::time::{Duration, Instant};
 
 /// The time for which [`Qmp::poll`] waits.
 const TICK: Duration = Duration::from_millis(50);
-/// The most bytes of a line.
 const MOST_LINE: u64 = 64 << 20;
 
-/// A connection.
 #[derive(Debug)]
 pub struct Qmp {
     lines: BufReader<Socket>,
@@ -25,10 +23,7 @@ pub struct Qmp {
 
 impl Qmp {
     /// A connection that QEMU has not greeted yet.
-    ///
-    /// # Errors
-    ///
-    /// If the stream has no timeouts.
+    /// Fails if the stream has no timeouts.
     pub fn new(stream: UnixStream) -> io::Result<Self> {
         Self::of(Socket::Unix(stream))
     }
@@ -43,10 +38,7 @@ impl Qmp {
     }
 
     /// A connection that accepts commands.
-    ///
-    /// # Errors
-    ///
-    /// If nothing listens there, or it is not a QMP socket.
+    /// Fails if nothing listens there, or it is not a QMP socket.
     pub fn connect(endpoint: &Endpoint) -> Result<Self, OpenError> {
         let named = |error: &dyn std::fmt::Display| OpenError(format!("{endpoint}: {error}"));
         let mut qmp = Self::of(endpoint.connect()?).map_err(|error| named(&error))?;
@@ -60,10 +52,7 @@ impl Qmp {
     }
 
     /// The next object that QEMU sends, or `None` if there is none for a moment.
-    ///
-    /// # Errors
-    ///
-    /// If QEMU has gone, or sends something else.
+    /// Fails if QEMU has gone, or sends something else.
     pub fn poll(&mut self) -> io::Result<Option<Value>> {
         let left = MOST_LINE - self.partial.len() as u64;
         let mut lines = self.lines.by_ref().take(left);
@@ -80,10 +69,7 @@ impl Qmp {
     }
 
     /// Sends a command, and returns the number (`id`) that its answer will have.
-    ///
-    /// # Errors
-    ///
-    /// If QEMU has gone.
+    /// Fails if QEMU has gone.
     pub fn send(&mut self, command: &str, arguments: Value) -> io::Result<u64> {
         self.commands += 1;
         let id = self.commands;
@@ -94,19 +80,12 @@ impl Qmp {
     }
 
     /// Runs a command and returns its answer; events in between are ignored.
-    ///
-    /// # Errors
-    ///
-    /// One line: QEMU refuses the command, has gone, or does not answer in time.
+    /// An error is one line: QEMU refuses the command, has gone, or does not answer in time.
     pub fn run(&mut self, command: &str, arguments: Value) -> Result<Value, String> {
         self.run_for(command, arguments, PATIENCE)
     }
 
     /// As [`run`](Self::run), for a command that takes up to `time`.
-    ///
-    /// # Errors
-    ///
-    /// As [`run`](Self::run).
     pub fn run_for(
         &mut self,
         command: &str,
@@ -135,10 +114,6 @@ impl Qmp {
     }
 
     /// Runs a command of the human monitor and returns what it prints.
-    ///
-    /// # Errors
-    ///
-    /// As [`run`](Self::run).
     pub fn monitor(&mut self, command: &str) -> Result<String, String> {
         let arguments = json!({ "command-line": command });
         let answer = self.run("human-monitor-command", arguments)?;
@@ -161,7 +136,6 @@ impl Qmp {
 /// them. Without the capability QEMU suspends its monitor during each command and resumes it by a
 /// callback; a guest that powers off before the callback makes QEMU abort ("BH
 /// 'monitor_accept_input' leaked") instead of end.
-#[must_use]
 pub fn accepted(greeting: &Value) -> Value {
     match &greeting["QMP"]["capabilities"] {
         Value::Array(offered) => json!({ "enable": offered }),

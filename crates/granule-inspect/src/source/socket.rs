@@ -12,14 +12,8 @@ use std::time::Duration;
 /// The longest wait for a connection, and for an answer.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Where a socket is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_enums,
-    reason = "QEMU has no other sockets that serve"
-)]
 pub enum Endpoint {
-    /// A unix socket.
     Unix(PathBuf),
     /// `HOST:PORT`.
     Tcp(String),
@@ -52,7 +46,6 @@ impl fmt::Display for Endpoint {
 }
 
 impl Endpoint {
-    /// A connection.
     pub(super) fn connect(&self) -> Result<Socket, OpenError> {
         let connected = match self {
             Self::Unix(path) => UnixStream::connect(path).map(Socket::Unix),
@@ -80,9 +73,7 @@ fn connect(host: &str) -> io::Result<TcpStream> {
 /// A connection to a QEMU.
 #[derive(Debug)]
 pub(super) enum Socket {
-    /// By path.
     Unix(UnixStream),
-    /// By host and port.
     Tcp(TcpStream),
 }
 

@@ -1,6 +1,6 @@
 //! Rules about several mappings or several trees: the same memory twice, the same table twice.
 
-use crate::lint::{BLOCK, MEMORY, PAGE, clean, findings, one};
+use crate::lint::{BLOCK, MEMORY, PAGE, clean, findings, is_clean, is_found};
 use crate::walk::RW;
 use crate::world::World;
 use granule::arch::{
@@ -19,14 +19,10 @@ fn clashing_memory_types_within_a_tree_and_across_trees() {
         (0, MEMORY, 4 * PAGE, RW, Leaves::PAGES),
         (BLOCK, MEMORY + 2 * PAGE, PAGE, device, Leaves::PAGES),
     ]);
-    let (rule, place, text) = one(&world);
-    assert_eq!(rule, (Rule::MemoryClash, Severity::Warning));
-    assert_eq!(place, (BLOCK, PAGE));
-    assert_eq!(
-        text,
-        "0x80002000 is device-nGnRE OSH here and normal-WB ISH at 0xffffff8000002000 of kernel: \
-         stores through one mapping may stay unseen through the other"
-    );
+    let clash = (Rule::MemoryClash, Severity::Warning);
+    let text = "0x80002000 is device-nGnRE OSH here and normal-WB ISH at 0xffffff8000002000 of kernel: \
+                stores through one mapping may stay unseen through the other";
+    is_found(&world, clash, (BLOCK, PAGE), text);
     // Shareability alone, in another tree.
     let lower = PLAIN.geometry(PageSize::K4, 39, VaRange::Lower);
     let outer = Attributes {
@@ -65,7 +61,7 @@ fn clashing_memory_types_within_a_tree_and_across_trees() {
         (0, MEMORY, 4 * PAGE, RW, Leaves::PAGES),
         (BLOCK, MEMORY + 2 * PAGE, PAGE, tagged, Leaves::PAGES),
     ]);
-    assert_eq!(findings(&world.pages, &[world.tree]), []);
+    is_clean(&world);
     // The same tree of another CPU is the same tree.
     let again = Tree {
         owner: Owner::User(1),
@@ -89,7 +85,8 @@ fn a_guest_clashes_too() {
             (PAGE * 7, MEMORY, PAGE, device, Leaves::PAGES),
         ],
     );
-    assert_eq!(one(&world).0, (Rule::MemoryClash, Severity::Warning));
+    let clash = (Rule::MemoryClash, Severity::Warning);
+    is_found(&world, clash, (PAGE * 7, PAGE), "device-");
 }
 
 #[test]
@@ -125,14 +122,10 @@ fn writable_aliases_of_text() {
             (0, MEMORY, 4 * PAGE, first, Leaves::PAGES),
             (BLOCK, MEMORY + PAGE, PAGE, second, Leaves::PAGES),
         ]);
-        let (rule, place, finding) = one(&world);
-        assert_eq!(rule, (Rule::WritableText, Severity::Warning));
         let writable = if first == RW { PAGE } else { BLOCK };
-        assert_eq!(place, (writable, PAGE));
-        assert!(
-            finding.starts_with("text at 0x80001000, which kernel executes at"),
-            "{finding}"
-        );
+        let rule = (Rule::WritableText, Severity::Warning);
+        let text = "text at 0x80001000, which kernel executes at";
+        is_found(&world, rule, (writable, PAGE), text);
     }
     // A program's text is written through the kernel's map of all memory: how it was loaded.
     let user = Attributes::normal(Permissions {
@@ -144,5 +137,5 @@ fn writable_aliases_of_text() {
         (0, MEMORY, 4 * PAGE, RW, Leaves::PAGES),
         (BLOCK, MEMORY + PAGE, PAGE, user, Leaves::PAGES),
     ]);
-    assert_eq!(findings(&world.pages, &[world.tree]), []);
+    is_clean(&world);
 }

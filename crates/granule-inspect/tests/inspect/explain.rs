@@ -54,20 +54,13 @@ normal-WB contiguous software=0x1
 
 #[test]
 fn the_output_space_of_firmware_is_named() {
+    use OutputSpace::{NonSecure, Realm, Root, Unmarked};
     for (regime, space, words) in [
-        (Regime::El3, OutputSpace::Unmarked, ""),
-        (
-            Regime::El3,
-            OutputSpace::NonSecure,
-            " Non-secure output (NS)",
-        ),
-        (Regime::El3, OutputSpace::Root, " Root output (NSE)"),
-        (Regime::El3, OutputSpace::Realm, " Realm output (NSE, NS)"),
-        (
-            Regime::El2,
-            OutputSpace::NonSecure,
-            " Non-secure output (NS)",
-        ),
+        (Regime::El3, Unmarked, ""),
+        (Regime::El3, NonSecure, " Non-secure output (NS)"),
+        (Regime::El3, Root, " Root output (NSE)"),
+        (Regime::El3, Realm, " Realm output (NSE, NS)"),
+        (Regime::El2, NonSecure, " Non-secure output (NS)"),
     ] {
         let geometry = shape::PLAIN.single(PageSize::K4, 39, regime);
         let leaf = Attributes {
@@ -189,26 +182,19 @@ fn privileges_are_distinguished() {
     };
     // What EL0 may write, EL1 never executes.
     assert_eq!(faults_of(all), "execution by the privileged level");
-    let clean = Permissions {
+    let read = Permissions {
         writable: false,
-        dirty_modifier: true,
         ..all
     };
-    assert_eq!(
-        faults_of(clean),
-        "stores (unless hardware manages the dirty state, which DBM enables)"
-    );
-    assert_eq!(
-        faults_of(Permissions {
-            writable: false,
-            ..all
-        }),
-        "stores"
-    );
-    assert_eq!(
-        faults_of(Permissions::READ_EXECUTE),
-        "stores; loads and stores of EL0; execution at EL0"
-    );
+    assert_eq!(faults_of(read), "stores");
+    let clean = Permissions {
+        dirty_modifier: true,
+        ..read
+    };
+    let managed = "stores (unless hardware manages the dirty state, which DBM enables)";
+    assert_eq!(faults_of(clean), managed);
+    let kernel = "stores; loads and stores of EL0; execution at EL0";
+    assert_eq!(faults_of(Permissions::READ_EXECUTE), kernel);
     let nothing = Stage2Permissions {
         readable: false,
         ..Stage2Permissions::READ

@@ -25,18 +25,26 @@ pub fn findings(pages: &Pages, trees: &[Tree]) -> Vec<Finding> {
     linted.findings.list
 }
 
-/// The one finding of a tree, as rule, severity, offset, bytes.
+/// Checks that a tree has one finding: its rule and severity, its offset and bytes, and a part of its text.
 #[track_caller]
-pub fn one(world: &World) -> ((Rule, Severity), (u64, u64), String) {
+pub fn is_found(world: &World, rule: (Rule, Severity), place: (u64, u64), text: &str) {
     let found = findings(&world.pages, std::slice::from_ref(&world.tree));
-    assert_eq!(found.len(), 1, "{found:#?}");
-    let found = &found[0];
+    let [found] = &found[..] else {
+        panic!("{found:#?}");
+    };
     let base = world.tree.geometry().base().0;
-    (
-        (found.rule, found.severity),
-        (found.address.wrapping_sub(base), found.bytes),
-        found.text.clone(),
-    )
+    assert_eq!((found.rule, found.severity), rule);
+    assert_eq!((found.address.wrapping_sub(base), found.bytes), place);
+    assert!(found.text.contains(text), "{:?} lacks {text:?}", found.text);
+}
+
+/// Checks that a tree has no findings.
+#[track_caller]
+pub fn is_clean(world: &World) {
+    assert_eq!(
+        findings(&world.pages, std::slice::from_ref(&world.tree)),
+        []
+    );
 }
 
 pub const MEMORY: u64 = 0x8000_0000;
@@ -58,58 +66,40 @@ pub fn clean() -> World {
 
 #[test]
 fn clean_trees_have_no_findings() {
-    let world = clean();
-    assert_eq!(findings(&world.pages, &[world.tree]), []);
+    is_clean(&clean());
     for geometry in shape::all() {
         let page = geometry.page_size().bytes();
-        let device = Attributes::device();
-        let world = World::at(
-            geometry,
-            0x9000_0000,
-            &[
-                (0, 0x4000_0000, 96 * page, RW, Leaves::LARGEST),
-                (
-                    128 * page,
-                    0x4000_0000 + 128 * page,
-                    page,
-                    device,
-                    Leaves::LARGEST,
-                ),
-            ],
-        );
-        assert_eq!(findings(&world.pages, &[world.tree]), [], "{geometry:?}");
+        let (at, device) = (128 * page, Attributes::device());
+        let pieces = [
+            (0, 0x4000_0000, 96 * page, RW, Leaves::LARGEST),
+            (at, 0x4000_0000 + at, page, device, Leaves::LARGEST),
+        ];
+        is_clean(&World::at(geometry, TABLES, &pieces));
     }
     for geometry in shape::stage2() {
         let page = geometry.shape().page_size().bytes();
         let all = Stage2Attributes::normal(Stage2Permissions::ALL);
-        let world = World::guest(
-            geometry,
-            &[(0, 0x4000_0000, 96 * page, all, Leaves::LARGEST)],
-        );
-        assert_eq!(findings(&world.pages, &[world.tree]), [], "{geometry:?}");
+        let piece = (0, 0x4000_0000, 96 * page, all, Leaves::LARGEST);
+        is_clean(&World::guest(geometry, &[piece]));
     }
 }
 
 #[test]
 fn writable_and_executable() {
+    let (rule, place) = (Rule::WritableExecutable, (1 << 30, BLOCK));
     let mut world = clean();
     world.change(1 << 30, Level::L2, |word| word & !Descriptor::AP_READ_ONLY);
-    let (rule, place, text) = one(&world);
-    assert_eq!(rule, (Rule::WritableExecutable, Severity::Error));
-    assert_eq!(place, (1 << 30, BLOCK));
-    assert_eq!(
-        text,
-        "the privileged level may store and execute (RW PX UXN AF ISH normal-WB): whoever can make \
-         the owner store there can make it execute what was stored"
-    );
+    let text = "the privileged level may store and execute (RW PX UXN AF ISH normal-WB): whoever can make \
+                the owner store there can make it execute what was stored";
+    is_found(&world, (rule, Severity::Error), place, text);
     // EL0 alone: a compiler at run time has reasons.
     world.change(1 << 30, Level::L2, |word| {
         (word | Descriptor::AP_USER | Descriptor::PXN) & !Descriptor::UXN
     });
-    assert_eq!(one(&world).0, (Rule::WritableExecutable, Severity::Warning));
+    is_found(&world, (rule, Severity::Warning), place, "EL0 may store");
     // The table above forbids stores.
     world.change(1 << 30, Level::L1, |word| word | 1 << 62);
-    assert_eq!(findings(&world.pages, &[world.tree]), []);
+    is_clean(&world);
 }
 
 #[test]
@@ -158,10 +148,8 @@ fn contiguous_groups() {
             (word ^ 3 << 31) + PAGE
         });
     }
-    let (rule, place, text) = one(&world);
-    assert_eq!(rule, (Rule::Contiguous, Severity::Error));
-    assert_eq!(place, (group, group));
-    assert!(text.contains("is not aligned to the group"), "{text}");
+    let rule = (Rule::Contiguous, Severity::Error);
+    is_found(&world, rule, (group, group), "is not aligned to the group");
     // Hardware's own updates, invalid members and software bits are not a fault.
     let mut world = clean();
     world.change(group, Level::L3, |word| word & !Descriptor::ACCESS_FLAG);
@@ -176,40 +164,36 @@ fn contiguous_groups() {
 
 #[test]
 fn outputs_beyond_the_cpu() {
-    let small = granule_testing::shape::Cpu {
+    let small = shape::Cpu {
         parange: 2,
         ..PLAIN
     };
-    let geometry = small.geometry(PageSize::K4, 39, VaRange::Upper);
-    let mut world = World::at(
-        geometry,
-        0x9000_0000,
-        &[(0, MEMORY, PAGE, RW, Leaves::PAGES)],
-    );
-    world.change(0, Level::L3, |word| word | 1 << 41);
-    let (rule, place, text) = one(&world);
-    assert_eq!(rule, (Rule::OutputSize, Severity::Error));
-    assert_eq!(place, (0, PAGE));
-    assert!(
-        text.contains("the output 0x20080000000 has more than the 40 bits of TCR.IPS"),
-        "{text}"
+    let piece = [(0, MEMORY, PAGE, RW, Leaves::PAGES)];
+    let is_beyond = |world: &mut World, text: &str| {
+        world.change(0, Level::L3, |word| word | 1 << 41);
+        is_found(world, (Rule::OutputSize, Severity::Error), (0, PAGE), text);
+    };
+    let upper = small.geometry(PageSize::K4, 39, VaRange::Upper);
+    let mut world = World::at(upper, TABLES, &piece);
+    is_beyond(
+        &mut world,
+        "the output 0x20080000000 has more than the 40 bits of TCR.IPS",
     );
     // Without a value of TCR, its IPS is unknown.
     for origin in [Origin::Vmcoreinfo, Origin::KernelData, Origin::Guess] {
         world.tree.origin = origin;
-        let found = findings(&world.pages, std::slice::from_ref(&world.tree));
-        assert_eq!(found, [], "{origin:?}");
+        is_clean(&world);
     }
     // Each regime has a register of its own.
     let single = small.single(PageSize::K4, 39, Regime::El2);
-    let mut world = World::at(single, TABLES, &[(0, MEMORY, PAGE, RW, Leaves::PAGES)]);
-    world.change(0, Level::L3, |word| word | 1 << 41);
-    assert!(one(&world).2.contains("the 40 bits of TCR.PS"));
+    is_beyond(
+        &mut World::at(single, TABLES, &piece),
+        "the 40 bits of TCR.PS",
+    );
     let guest = Stage2Geometry::new(&small.features(), PageSize::K4, 39).unwrap();
     let all = Stage2Attributes::normal(Stage2Permissions::ALL);
     let mut world = World::guest(guest, &[(0, MEMORY, PAGE, all, Leaves::PAGES)]);
-    world.change(0, Level::L3, |word| word | 1 << 41);
-    assert!(one(&world).2.contains("the 40 bits of VTCR.PS"));
+    is_beyond(&mut world, "the 40 bits of VTCR.PS");
 }
 
 #[test]
@@ -217,94 +201,80 @@ fn tables_used_twice_and_loops() {
     let mut world = clean();
     let (table, _) = world.entry(0, Level::L3);
     world.change(BLOCK * 3, Level::L2, |_| table | 0b11);
-    let (rule, place, text) = one(&world);
-    assert_eq!(rule, (Rule::SharedTable, Severity::Warning));
-    assert_eq!(place, (BLOCK * 3, BLOCK));
-    assert!(
-        text.starts_with(&format!(
-            "the table of level 3 at {table:#x} is that of 0xffffff8000000000 of kernel too"
-        )),
-        "{text}"
-    );
+    let text =
+        format!("the table of level 3 at {table:#x} is that of 0xffffff8000000000 of kernel too");
+    let rule = (Rule::SharedTable, Severity::Warning);
+    is_found(&world, rule, (BLOCK * 3, BLOCK), &text);
     let mut world = clean();
     let root = world.tree.root.0;
     world.change(3 << 30, Level::L1, |_| root | 0b11);
-    let (rule, place, text) = one(&world);
-    assert_eq!(rule, (Rule::Loop, Severity::Warning));
-    assert_eq!(place, (3 << 30, 1 << 30));
-    assert!(
-        text.contains("leads to itself as a table of level 2"),
-        "{text}"
-    );
+    let text = "leads to itself as a table of level 2";
+    let rule = (Rule::Loop, Severity::Warning);
+    is_found(&world, rule, (3 << 30, 1 << 30), text);
 }
 
 #[test]
 fn leaves_that_could_be_larger() {
-    // 16 pages that could be a group, in a range of 20.
-    let world = World::plain(&[(0xe000, MEMORY + 0xe000, 20 * PAGE, RW, Leaves::PAGES)]);
-    let (rule, place, text) = one(&world);
-    assert_eq!(rule, (Rule::MissedContiguous, Severity::Info));
-    assert_eq!(place, (0xe000, 20 * PAGE));
-    assert!(
-        text.starts_with(
-            "20 TLB entries hold 80K where 5 would: 1 group of 16 entries of 4K, 4 x 4K \
-             would do, and an entry would reach 16K instead of 4K on average"
-        ),
-        "{text}"
-    );
-    // 4 MiB of pages and 4 MiB of contiguous pages that could be four blocks.
+    let (group, block) = (Rule::MissedContiguous, Rule::MissedBlock);
     let contiguous = Leaves {
         top: Level::L3,
         contiguous: true,
     };
-    let world = World::plain(&[
-        (0, MEMORY, 2 * BLOCK, RW, Leaves::PAGES),
-        (2 * BLOCK, MEMORY + 2 * BLOCK, 2 * BLOCK, RW, contiguous),
-    ]);
-    let (rule, place, text) = one(&world);
-    assert_eq!(rule, (Rule::MissedBlock, Severity::Info));
-    assert_eq!(place, (0, 4 * BLOCK));
-    assert!(
-        text.starts_with(
-            "1088 TLB entries hold 8M where 4 would: 4 x 2M would do and save 16K of table memory"
+    let pages = |offset: u64, bytes| (offset, MEMORY + offset, bytes, RW, Leaves::PAGES);
+    for (pieces, rule, place, text) in [
+        // 16 pages that could be a group, in a range of 20.
+        (
+            &[pages(0xe000, 20 * PAGE)][..],
+            group,
+            (0xe000, 20 * PAGE),
+            "20 TLB entries hold 80K where 5 would: 1 group of 16 entries of 4K, 4 x 4K \
+             would do, and an entry would reach 16K instead of 4K on average",
         ),
-        "{text}"
-    );
-    // One of the two blocks is there already.
-    let world = World::plain(&[
-        (0, MEMORY, BLOCK, RW, Leaves::PAGES),
-        (BLOCK, MEMORY + BLOCK, BLOCK, RW, Leaves::LARGEST),
-    ]);
-    let text = one(&world).2;
-    assert!(
-        text.contains("2 x 2M would do and save 4K of table memory"),
-        "{text}"
-    );
+        // 4 MiB of pages and 4 MiB of contiguous pages that could be four blocks.
+        (
+            &[
+                pages(0, 2 * BLOCK),
+                (2 * BLOCK, MEMORY + 2 * BLOCK, 2 * BLOCK, RW, contiguous),
+            ],
+            block,
+            (0, 4 * BLOCK),
+            "1088 TLB entries hold 8M where 4 would: 4 x 2M would do and save 16K of table memory",
+        ),
+        // One of the two blocks is there already.
+        (
+            &[
+                pages(0, BLOCK),
+                (BLOCK, MEMORY + BLOCK, BLOCK, RW, Leaves::LARGEST),
+            ],
+            block,
+            (0, 2 * BLOCK),
+            "2 x 2M would do and save 4K of table memory",
+        ),
+    ] {
+        is_found(&World::plain(pieces), (rule, Severity::Info), place, text);
+    }
     // The output is off by a page: nothing larger fits.
-    let world = World::plain(&[(0, MEMORY + PAGE, 2 * BLOCK, RW, Leaves::PAGES)]);
-    assert_eq!(findings(&world.pages, &[world.tree]), []);
+    is_clean(&World::plain(&[(
+        0,
+        MEMORY + PAGE,
+        2 * BLOCK,
+        RW,
+        Leaves::PAGES,
+    )]));
 }
 
 #[test]
 fn tables_that_are_not_there() {
+    let rule = (Rule::UnreadableTable, Severity::Error);
     let mut world = clean();
     let (table, _) = world.entry(0, Level::L3);
     world.pages.0.remove(&table);
-    let (rule, place, text) = one(&world);
-    assert_eq!(rule, (Rule::UnreadableTable, Severity::Error));
-    assert_eq!(place, (0, BLOCK));
-    assert!(
-        text.starts_with(&format!(
-            "the table of level 3 at {table:#x} cannot be read, no memory at {table:#x}"
-        )),
-        "{text}"
-    );
+    let text =
+        format!("the table of level 3 at {table:#x} cannot be read, no memory at {table:#x}");
+    is_found(&world, rule, (0, BLOCK), &text);
     // Not even the root.
-    let world = World {
-        pages: Pages::default(),
-        ..world
-    };
-    assert_eq!(one(&world).0, (Rule::UnreadableTable, Severity::Error));
+    world.pages = Pages::default();
+    is_found(&world, rule, (0, 1 << 39), "the table of level 1");
 }
 
 #[test]

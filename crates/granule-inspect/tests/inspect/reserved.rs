@@ -1,12 +1,14 @@
 //! Broken trees for the rule `reserved-bits`: in leaves and in tables, by regime and by format.
 
-use crate::lint::{BLOCK, MEMORY, PAGE, clean, findings, one};
+use crate::lint::{BLOCK, MEMORY, PAGE, clean, findings, is_clean, is_found};
 use crate::walk::RW;
 use crate::world::{BASE, TABLES, World, kernel};
 use granule::arch::{Level, PageSize, Regime, VaRange};
 use granule::table::Leaves;
 use granule_inspect::lint::{Rule, Severity};
 use granule_testing::shape::{LARGE, PLAIN};
+
+const RESERVED: (Rule, Severity) = (Rule::ReservedBits, Severity::Warning);
 
 #[test]
 fn reserved_bits_and_encodings() {
@@ -87,16 +89,10 @@ fn reserved_bits_and_encodings() {
             0x9000_0000,
             &[(0, MEMORY, PAGE, RW, Leaves::PAGES)],
         );
-        assert_eq!(
-            findings(&world.pages, std::slice::from_ref(&world.tree)),
-            []
-        );
+        is_clean(&world);
         world.change(0, Level::L3, |word| word | 1 << 53 | 1 << 11);
-        let (_, _, text) = one(&world);
-        assert!(
-            text.contains(&format!("reserved bits {bits} are set")),
-            "{text}"
-        );
+        let text = format!("reserved bits {bits} are set");
+        is_found(&world, RESERVED, (0, PAGE), &text);
     }
 }
 
@@ -117,22 +113,16 @@ fn restrictions_of_tables_that_one_privilege_does_not_have() {
             let mut world = world();
             world.change(0, Level::L2, |word| word | 1 << bit);
             if !reserved {
-                assert_eq!(findings(&world.pages, &[world.tree]), [], "{bit}");
+                is_clean(&world);
                 continue;
             }
-            let (rule, place, text) = one(&world);
-            assert_eq!(rule, (Rule::ReservedBits, Severity::Warning));
-            assert_eq!(place, (0, BLOCK));
-            let expected = format!("reserved bits {:#x} are set", 1_u64 << bit);
-            assert!(text.contains(&expected), "{regime:?}: {text}");
+            let text = format!("reserved bits {:#x} are set", 1_u64 << bit);
+            is_found(&world, RESERVED, (0, BLOCK), &text);
         }
         let mut world = world();
         world.change(0, Level::L2, |word| word | 1 << 60 | 1 << 62 | 1 << 63);
-        assert_eq!(
-            findings(&world.pages, &[world.tree]),
-            [],
-            "{regime:?}: XNTable, APTable[1], NSTable"
-        );
+        // XNTable, APTable[1], NSTable.
+        is_clean(&world);
     }
 }
 
@@ -142,9 +132,7 @@ fn neighbours_with_the_same_reserved_bits_are_one_finding() {
     for page in 2..5 {
         world.change(page * PAGE, Level::L3, |word| word | 1 << 49);
     }
-    let (_, place, text) = one(&world);
-    assert_eq!(place, (2 * PAGE, 3 * PAGE));
-    assert!(text.contains("entries 2 to 4"), "{text}");
+    is_found(&world, RESERVED, (2 * PAGE, 3 * PAGE), "entries 2 to 4");
 }
 
 #[test]
@@ -156,6 +144,6 @@ fn wide_formats_have_other_reserved_bits() {
         0x9000_0000,
         &[(0, 0xf_0000_0000_0000, PAGE, RW, Leaves::PAGES)],
     );
-    assert_eq!(findings(&world.pages, &[world.tree]), []);
+    is_clean(&world);
     assert_eq!(kernel().pa_bits(), 48);
 }

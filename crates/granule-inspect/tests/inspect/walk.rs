@@ -29,8 +29,9 @@ pub fn ranges(
             Event::Table(table) if table.before.is_none() => totals.add_table(tree),
             Event::Table(_) => {}
             Event::Leaves(leaves) => {
-                totals.add_leaves(tree, leaves);
-                found.extend(merger.push(Range::of(tree, leaves)));
+                let range = Range::of(tree, leaves);
+                totals.add_range(tree, &range);
+                found.extend(merger.push(range));
             }
             Event::LeftOut(table) => left_out.push(table.clone()),
         }

@@ -69,11 +69,10 @@ fn make<P: Page, S: Stage>(
     geometry: S::Geometry,
     first: u64,
     pieces: &[Piece<S::Attributes>],
-    pages: usize,
     input: impl Fn(VirtualAddress) -> S::Input,
 ) -> (Pages, PhysicalAddress) {
     let shape: Geometry = geometry.into();
-    let host = Host::new(&shape, first, pages);
+    let host = Host::new(&shape, first, 400);
     let environment = host::environment(&host, TlbCapabilities::BASIC);
     let mut tables = PageTables::<P, _, S>::new(geometry, environment).unwrap();
     for &(offset, output, bytes, attributes, leaves) in pieces {
@@ -100,21 +99,11 @@ fn make<P: Page, S: Stage>(
 impl World {
     /// Stage 1 with these pieces, in tables from `first` on.
     pub fn at(geometry: Geometry, first: u64, pieces: &[Piece<Attributes>]) -> Self {
-        Self::sized(geometry, first, pieces, 400)
-    }
-
-    /// As [`at`](Self::at), in at most `pages` tables.
-    pub fn sized(
-        geometry: Geometry,
-        first: u64,
-        pieces: &[Piece<Attributes>],
-        pages: usize,
-    ) -> Self {
         let same = |address| address;
         let (pages, root) = match geometry.page_size() {
-            PageSize::K4 => make::<Page4K, Stage1>(geometry, first, pieces, pages, same),
-            PageSize::K16 => make::<Page16K, Stage1>(geometry, first, pieces, pages, same),
-            _ => make::<Page64K, Stage1>(geometry, first, pieces, pages, same),
+            PageSize::K4 => make::<Page4K, Stage1>(geometry, first, pieces, same),
+            PageSize::K16 => make::<Page16K, Stage1>(geometry, first, pieces, same),
+            _ => make::<Page64K, Stage1>(geometry, first, pieces, same),
         };
         Self::of(pages, root, Shape::Stage1(geometry))
     }
@@ -128,9 +117,9 @@ impl World {
     pub fn guest(geometry: Stage2Geometry, pieces: &[Piece<Stage2Attributes>]) -> Self {
         let same = |address: VirtualAddress| granule::arch::IntermediateAddress(address.0);
         let (pages, root) = match geometry.shape().page_size() {
-            PageSize::K4 => make::<Page4K, Stage2>(geometry, TABLES, pieces, 400, same),
-            PageSize::K16 => make::<Page16K, Stage2>(geometry, TABLES, pieces, 400, same),
-            _ => make::<Page64K, Stage2>(geometry, TABLES, pieces, 400, same),
+            PageSize::K4 => make::<Page4K, Stage2>(geometry, TABLES, pieces, same),
+            PageSize::K16 => make::<Page16K, Stage2>(geometry, TABLES, pieces, same),
+            _ => make::<Page64K, Stage2>(geometry, TABLES, pieces, same),
         };
         Self {
             tree: Tree {

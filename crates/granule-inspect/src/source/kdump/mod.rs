@@ -26,10 +26,7 @@ const MOST_NOTES: u64 = 64 << 20;
 const INCOMPLETE: u32 = 0x8;
 
 /// Returns the memory of a kdump-compressed file and its facts about the machine.
-///
-/// # Errors
-///
-/// If the file is not of an arm64 machine, or its headers are damaged or cut off.
+/// Fails if the file is not of an arm64 machine, or its headers are damaged or cut off.
 pub fn open<R: ReadAt + 'static>(file: R) -> Result<(Box<dyn Memory>, Facts), OpenError> {
     let first = file.take(0, 16, 16).map_err(|_| damaged("it is empty"))?;
     let stored = file.bytes();
@@ -49,7 +46,6 @@ pub fn open<R: ReadAt + 'static>(file: R) -> Result<(Box<dyn Memory>, Facts), Op
 }
 
 /// Whether a file that begins so is one of these.
-#[must_use]
 pub fn is_kdump(first: &[u8]) -> bool {
     first.starts_with(SIGNATURE) || first.starts_with(flattened::SIGNATURE)
 }

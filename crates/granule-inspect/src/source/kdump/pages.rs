@@ -97,7 +97,6 @@ fn ones(bytes: &[u8]) -> u64 {
     bytes.iter().map(|byte| u64::from(byte.count_ones())).sum()
 }
 
-/// The memory.
 #[derive(Debug)]
 pub(super) struct Pages<R> {
     file: R,
