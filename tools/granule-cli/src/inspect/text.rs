@@ -18,7 +18,6 @@ pub(super) const fn origin(origin: Origin) -> &'static str {
         Origin::Vmcoreinfo => "VMCOREINFO",
         Origin::KernelData => "the kernel's data",
         Origin::Guess => "a guess",
-        _ => "elsewhere",
     }
 }
 

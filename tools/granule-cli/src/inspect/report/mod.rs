@@ -112,7 +112,6 @@ fn describe(source: &Source) -> String {
         Source::File(path) => path.display().to_string(),
         Source::Gdb(endpoint) => format!("gdb:{endpoint}"),
         Source::Qmp(endpoint) => format!("qmp:{endpoint}"),
-        _ => "source".to_owned(),
     }
 }
 
