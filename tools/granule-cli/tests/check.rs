@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+use granule_testing::text::{assert_contains, assert_starts_with};
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
@@ -79,14 +80,8 @@ fn a_clean_trace_exits_with_0_and_a_summary() {
     let printed = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{printed}");
     assert!(printed.ends_with("\nclean\n"), "{printed}");
-    assert!(
-        printed.contains("18 events of 1 CPU(s), 4K pages, BBM level 0"),
-        "{printed}"
-    );
-    assert!(
-        printed.contains("514 descriptors, 1 TLBI, 3 DSB, 3 ISB"),
-        "{printed}"
-    );
+    assert_contains(printed, "18 events of 1 CPU(s), 4K pages, BBM level 0");
+    assert_contains(printed, "514 descriptors, 1 TLBI, 3 DSB, 3 ISB");
     assert!(!printed.contains('\x1b') && output.stderr.is_empty());
 }
 
@@ -149,10 +144,7 @@ fn tables_of_two_page_sizes_are_judged_in_one_trace() {
     let printed = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{printed}");
     assert!(printed.contains("4K, 64K pages"), "{printed}");
-    assert!(
-        printed.contains("tables: 12 obtained, 0 freed (KiB)"),
-        "{printed}"
-    );
+    assert_contains(printed, "tables: 12 obtained, 0 freed (KiB)");
     let json: Value = serde_json::from_slice(&check(&trace, &["--json"]).stdout).unwrap();
     assert_eq!(json["page_size"], 4096);
     assert_eq!(json["page_sizes"], serde_json::json!([4096, 65536]));
@@ -382,10 +374,7 @@ fn files_that_cannot_be_read_exit_with_2_and_name_line_and_column() {
         let output = check(&trace, &[]);
         let printed = text(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{printed}");
-        assert!(
-            printed.starts_with(&format!("granule: -: {place}")),
-            "{place}: {printed}"
-        );
+        assert_starts_with(printed, &format!("granule: -: {place}"));
         assert_eq!(printed.lines().count(), 1, "{printed}");
         assert!(output.stdout.is_empty());
     }

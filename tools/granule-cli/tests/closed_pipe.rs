@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+use granule_testing::text::assert_starts_with;
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output, Stdio};
@@ -91,8 +92,6 @@ fn output_that_cannot_be_written_for_another_reason_is_reported() {
         .unwrap();
     let printed = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{printed}");
-    assert!(
-        printed.starts_with("granule: standard output: ") && printed.lines().count() == 1,
-        "{printed}"
-    );
+    assert_starts_with(&printed, "granule: standard output: ");
+    assert_eq!(printed.lines().count(), 1);
 }

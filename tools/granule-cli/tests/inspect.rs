@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+use granule_testing::text::{assert_contains, assert_starts_with};
 use std::io::Write;
 use std::process::{Command, Output};
 
@@ -138,19 +139,17 @@ fn a_guess_claims_no_more_than_it_knows() {
     };
     let output = guessed("dump", &[]);
     let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        stderr.starts_with("granule: guessed: ")
-            && stderr.contains("shareability (TCR.DS) and the size of output addresses (TCR.IPS)"),
-        "{stderr}"
+    assert_starts_with(&stderr, "granule: guessed: ");
+    assert_contains(
+        &stderr,
+        "shareability (TCR.DS) and the size of output addresses (TCR.IPS)",
     );
     let stdout = String::from_utf8_lossy(&output.stdout);
     let ranges = stdout.lines().filter(|line| line.starts_with("0x"));
     assert!(ranges.clone().count() == 4, "{stdout}");
     for range in ranges {
-        assert!(
-            range.contains(" SH-unknown ") && range.contains(" index-"),
-            "{range}"
-        );
+        assert_contains(range, " SH-unknown ");
+        assert_contains(range, " index-");
     }
     let object: Value = serde_json::from_slice(&guessed("dump", &["--json"]).stdout).unwrap();
     let tree = &object["trees"][0];
@@ -189,10 +188,7 @@ fn filters_by_address_and_by_words() {
     let output = granule("dump", &image, &["--from", "0x2", "--to", "0x1"]);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(3), "{stderr}");
-    assert!(
-        stderr.contains("--from 0x2 lies above --to 0x1"),
-        "{stderr}"
-    );
+    assert_contains(&stderr, "--from 0x2 lies above --to 0x1");
 }
 
 #[test]
@@ -232,19 +228,13 @@ fn one_address_explained() {
     let image = file(&words());
     let explain = |address: &str| text(&granule("dump", &image, &["--explain", address]), 0);
     let stdout = explain("0xffffff8000010123");
-    assert!(
-        stdout.contains("level  3  table 0x40002000  entry 16"),
-        "{stdout}"
-    );
-    assert!(
-        stdout.contains("translated to 0x80010123; permission fault for: stores, loads"),
-        "{stdout}"
+    assert_contains(&stdout, "level  3  table 0x40002000  entry 16");
+    assert_contains(
+        &stdout,
+        "translated to 0x80010123; permission fault for: stores, loads",
     );
     let stdout = explain("0xffffff8000020000");
-    assert!(
-        stdout.contains("translation fault, level 3: bit 0"),
-        "{stdout}"
-    );
+    assert_contains(&stdout, "translation fault, level 3: bit 0");
     let outside = "outside: these tables translate 0xffffff8000000000 to 0xffffffffffffffff";
     assert!(explain("0x1000").contains(outside));
     // The CPU ignores a tag in the address, but it is none of the tables.
@@ -268,14 +258,11 @@ fn two_dumps_compared() {
     let new = file(&changed);
     let stdout = text(&granule("dump", &old, &["--diff", &path(&new)]), 1);
     assert_eq!(stdout.lines().count(), 2, "{stdout}");
-    assert!(
-        stdout.contains("0xffffff8000014000 - 0xffffff8000014fff       4K  changed: "),
-        "{stdout}"
+    assert_contains(
+        &stdout,
+        "0xffffff8000014000 - 0xffffff8000014fff       4K  changed: ",
     );
-    assert!(
-        stdout.contains("2M  only in the first: 2M block at 0x9000000"),
-        "{stdout}"
-    );
+    assert_contains(&stdout, "2M  only in the first: 2M block at 0x9000000");
     let object = object(
         &granule("dump", &old, &["--diff", &path(&new), "--json"]),
         1,
@@ -294,10 +281,7 @@ fn missing_parts_of_a_comparison_are_in_its_object() {
         &["--json", "--diff", new.path().to_str().unwrap()],
     );
     let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        stderr.contains("is left out: the table of level 3 at 0x40100000"),
-        "{stderr}"
-    );
+    assert_contains(&stderr, "is left out: the table of level 3 at 0x40100000");
     let object: Value = serde_json::from_slice(&output.stdout).unwrap();
     let notes = object["notes"].as_array().unwrap();
     assert_eq!(notes.len(), stderr.lines().count(), "{notes:?}");
@@ -317,9 +301,9 @@ fn tables_that_are_left_out_are_all_counted() {
         .filter(|line| line.contains("is left out: "))
         .count();
     assert_eq!(lines, 1000);
-    assert!(
-        stdout.contains(&format!("{} more tables are left out", 4 * 508 - 1000)),
-        "{stdout}"
+    assert_contains(
+        &stdout,
+        &format!("{} more tables are left out", 4 * 508 - 1000),
     );
 }
 
@@ -353,9 +337,9 @@ fn exit_codes_and_keys_of_findings() {
     shared[515] = shared[512];
     let shared = file(&shared);
     let stdout = text(&granule("lint", &shared, &[]), 1);
-    assert!(
-        stdout.starts_with("warning shared-table 0xffffff8000600000+2M kernel: "),
-        "{stdout}"
+    assert_starts_with(
+        &stdout,
+        "warning shared-table 0xffffff8000600000+2M kernel: ",
     );
     let stdout = text(&granule("lint", &shared, &["--rule", "loop"]), 0);
     assert_eq!(stdout, "errors: 0, warnings: 0, infos: 0; accepted: 0\n");
@@ -381,13 +365,10 @@ fn accepted_findings_and_lines_that_are_none() {
     let stdout = String::from_utf8_lossy(&output.stdout);
     assert_eq!(stdout, "errors: 0, warnings: 0, infos: 0; accepted: 1\n");
     let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        stderr.contains("line 2: no rule is called \"nonsense\""),
-        "{stderr}"
-    );
-    assert!(
-        stderr.contains("line 3: no loop from 0x0 to 0x1 (never): remove the line"),
-        "{stderr}"
+    assert_contains(&stderr, "line 2: no rule is called \"nonsense\"");
+    assert_contains(
+        &stderr,
+        "line 3: no loop from 0x0 to 0x1 (never): remove the line",
     );
 }
 
@@ -399,10 +380,7 @@ fn an_unreadable_source_is_one_line_and_code_3() {
         .unwrap();
     assert_eq!(missing.status.code(), Some(3));
     let stderr = String::from_utf8_lossy(&missing.stderr);
-    assert!(
-        stderr.starts_with("granule: /nonexistent/vmcore: "),
-        "{stderr}"
-    );
+    assert_starts_with(&stderr, "granule: /nonexistent/vmcore: ");
     assert_eq!(stderr.lines().count(), 1);
     let image = file(&words());
     let output = granule("lint", &image, &["--accept", "/nonexistent/accepted"]);

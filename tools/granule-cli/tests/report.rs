@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+use granule_testing::text::assert_contains;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -171,10 +172,8 @@ fn refusals_are_one_line() {
         assert_eq!(output.status.code(), Some(3), "{arguments:?}");
         assert!(output.stdout.is_empty());
         let printed = String::from_utf8(output.stderr).unwrap();
-        assert!(
-            printed.contains(expected) && printed.trim_end().lines().count() == 1,
-            "{printed}"
-        );
+        assert_contains(&printed, expected);
+        assert_eq!(printed.lines().count(), 1);
     }
     assert_eq!(granule(&["report", &image]).status.code(), Some(3));
     assert_eq!(granule(&["report", "-o", "-"]).status.code(), Some(3));

@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+use granule_testing::text::{assert_contains, assert_starts_with};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -215,10 +216,8 @@ fn a_run_that_cannot_be_counted_is_one_line() {
         let (output, json) = run(stream, "exit 0", &[]);
         assert!(json.is_none());
         let line = last_line(&output);
-        assert!(
-            line.starts_with("granule: ") && line.contains(part),
-            "{line}"
-        );
+        assert_starts_with(&line, "granule: ");
+        assert_contains(&line, part);
         assert_eq!(output.status.code(), Some(2));
     }
     for (version, then, part) in [
@@ -231,10 +230,8 @@ fn a_run_that_cannot_be_counted_is_one_line() {
     ] {
         let output = output(Fake::new(version, then).bench(&[]));
         let line = last_line(&output);
-        assert!(
-            line.starts_with("granule: ") && line.contains(part),
-            "{line}"
-        );
+        assert_starts_with(&line, "granule: ");
+        assert_contains(&line, part);
         assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0));
     }
 }

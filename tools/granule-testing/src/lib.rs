@@ -17,6 +17,7 @@
 //! - [`linux`]: the memory of a Linux kernel with processes.
 //! - [`mattering`]: whether an event that is left out of a trace matters, without code of the
 //!   model.
+//! - [`text`]: checks of printed text.
 //! - [`schema`]: whether JSON is as its schema describes it.
 //! - [`cases`]: the number of cases of a property.
 
@@ -40,5 +41,6 @@ pub mod replay;
 pub mod schema;
 pub mod shape;
 pub mod stage;
+pub mod text;
 pub mod tlbi;
 pub mod walk;

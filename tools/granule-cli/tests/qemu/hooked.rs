@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 
-use granule_cli::{Boot, Outcome, Request, boot};
+use granule_cli::{Boot, Initramfs, Outcome, Request, boot};
 
+use crate::booted::Booted;
 use crate::image::{built, image};
 
 /// The image with the hooks for tests.
@@ -19,6 +20,22 @@ pub(crate) fn test_image() -> PathBuf {
 
 /// The folder with the QEMU of exact tests.
 const EXACT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/qemu/exact");
+
+/// The request with these words for the kernel.
+pub(crate) fn saying(request: Request, words: &str) -> Request {
+    Request {
+        append: Some(words.into()),
+        ..request
+    }
+}
+
+/// The request with that CPU.
+pub(crate) fn on_cpu(request: Request, cpu: &str) -> Request {
+    Request {
+        cpu: cpu.into(),
+        ..request
+    }
+}
 
 /// Nanoseconds that an instruction takes, as powers of two, with which races are hunted: the CPUs of an exact
 /// boot change over elsewhere with each.
@@ -90,17 +107,23 @@ pub(crate) fn run(request: &Request) -> Boot {
 
 /// The same for what must end that way.
 #[track_caller]
-pub(crate) fn ends(request: &Request, outcome: Outcome) -> Boot {
-    let boot = run(request);
-    assert_eq!(
-        boot.outcome,
-        outcome,
-        "{}\n{}\n{:?}",
-        boot.last_line(),
-        boot.console_text(),
-        request
-    );
-    boot
+pub(crate) fn ends(request: &Request, outcome: Outcome) -> Booted {
+    let booted = Booted::by(request);
+    booted.ended(outcome);
+    assert_eq!(booted.last_line().lines().count(), 1);
+    booted
+}
+
+/// The same with this archive for an initramfs.
+#[track_caller]
+pub(crate) fn ends_with(request: &Request, archive: Initramfs, outcome: Outcome) -> Booted {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    archive.write(file.path()).unwrap();
+    let request = Request {
+        initrd: Some(file.path().to_owned()),
+        ..request.clone()
+    };
+    ends(&request, outcome)
 }
 
 /// A boot past this file would not repeat, and nobody would see it.

@@ -1,7 +1,8 @@
 //! Exact boots repeat bit for bit: the console with its times, and the record but for what QEMU took of the host.
 
+use granule_cli::PageSize::{K4, K16};
 use granule_cli::request::KaslrSeed;
-use granule_cli::{Initramfs, Outcome, PageSize, Request};
+use granule_cli::{Initramfs, Outcome, Request};
 use serde_json::Value;
 
 use crate::hooked::ends;
@@ -9,10 +10,9 @@ use crate::user::machine::{machine, program};
 
 /// The results of a boot.
 fn once(request: &Request) -> (String, Value) {
-    let boot = ends(request, Outcome::Ok);
-    let mut json = boot.json();
-    json["qemu"]["peak_resident_bytes"] = Value::Null;
-    (boot.console_text(), json)
+    let mut boot = ends(request, Outcome::Ok);
+    boot.json["qemu"]["peak_resident_bytes"] = Value::Null;
+    (boot.console, boot.json)
 }
 
 #[track_caller]
@@ -32,7 +32,7 @@ fn a_boot_with_programs() {
         repeats(&Request {
             initrd: Some(file.path().to_owned()),
             append: Some("-- storm".into()),
-            ..machine(PageSize::K4, cpus)
+            ..machine(K4, cpus)
         });
     }
 }
@@ -42,7 +42,7 @@ fn a_boot_with_programs() {
 fn a_boot_with_addresses_at_random() {
     let request = Request {
         kaslr_seed: KaslrSeed::Random,
-        ..machine(PageSize::K16, 1)
+        ..machine(K16, 1)
     };
     let (_, json) = repeats(&request);
     assert_eq!(json["kaslr"]["state"], "on", "{json}");

@@ -7,6 +7,7 @@
 mod edges;
 mod live;
 
+use granule_testing::text::assert_contains;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -393,10 +394,7 @@ fn a_disk_that_fills_up_meanwhile_is_reported_and_the_beginning_kept() {
         (&"ended".into(), &false.into())
     );
     let unchecked = json["unchecked"].to_string();
-    assert!(
-        unchecked.contains("trace.gz: File too large"),
-        "{unchecked}"
-    );
+    assert_contains(&unchecked, "trace.gz: File too large");
     assert_eq!(output.status.code(), Some(1));
     let recorded = json["recorded"].as_u64().unwrap();
     assert!((1..200_000).contains(&recorded), "{recorded}");

@@ -1,8 +1,9 @@
 //! The cost of the strategies: exactly that of the library without a machine, less from step to
 //! step, and for `direct` that of a loop of paired stores.
 
+use granule_cli::PageSize::{self, K4, K16, K64};
 use granule_cli::bench::linear_map::Row;
-use granule_cli::{Barriers, LinearMap, PageSize, Rodata};
+use granule_cli::{Barriers, LinearMap, Rodata};
 
 use crate::bench::rows::{GIB, bench, figure, job, rows};
 
@@ -86,7 +87,7 @@ fn strategies(page_size: PageSize, most: u64) -> Vec<Row> {
 
 #[test]
 fn strategies_in_4k_pages() {
-    let rows = strategies(PageSize::K4, 4 * GIB);
+    let rows = strategies(K4, 4 * GIB);
     let [base, .., direct] = &rows[LinearMap::ALL.len()..] else {
         panic!("there are more strategies than two");
     };
@@ -109,17 +110,17 @@ fn strategies_in_4k_pages() {
 #[test]
 fn strategies_in_16k_pages() {
     // Up to 2 GiB a second round of the arena would weigh as much as a tenth of the pages.
-    strategies(PageSize::K16, 4 * GIB);
+    strategies(K16, 4 * GIB);
 }
 
 #[test]
 fn strategies_in_64k_pages() {
-    strategies(PageSize::K64, 2 * GIB);
+    strategies(K64, 2 * GIB);
 }
 
 #[test]
 fn either_form_of_the_barriers_takes_what_is_expected() {
-    for page_size in [PageSize::K4, PageSize::K64] {
+    for page_size in [K4, K64] {
         let memory = GIB / 4;
         let mut bench = bench(page_size, &[memory]);
         bench.strategy.retain(|way| *way != LinearMap::Direct);
@@ -148,11 +149,11 @@ fn either_form_of_the_barriers_takes_what_is_expected() {
 #[test]
 fn maps_of_blocks_take_what_is_expected() {
     for (page_size, cpu, va_bits) in [
-        (PageSize::K4, "neoverse-n1", None),
-        (PageSize::K16, "neoverse-n1", None),
-        (PageSize::K64, "neoverse-n1", None),
-        (PageSize::K4, "max", Some(52)),
-        (PageSize::K16, "max", Some(52)),
+        (K4, "neoverse-n1", None),
+        (K16, "neoverse-n1", None),
+        (K64, "neoverse-n1", None),
+        (K4, "max", Some(52)),
+        (K16, "max", Some(52)),
     ] {
         let mut bench = bench(page_size, &[4 * GIB]);
         bench.rodata = vec![Rodata::Noalias];
@@ -173,7 +174,7 @@ fn maps_of_blocks_take_what_is_expected() {
 /// A large map of large pages: not much more than docs/results/linear-16k.json has.
 #[test]
 fn direct_maps_64_gib_in_16k_pages() {
-    let mut bench = bench(PageSize::K16, &[64 * GIB]);
+    let mut bench = bench(K16, &[64 * GIB]);
     bench.strategy = vec![LinearMap::Direct];
     let rows = rows(&bench);
     counted_as_expected(&rows[0]);
@@ -185,9 +186,9 @@ fn direct_maps_64_gib_in_16k_pages() {
 #[test]
 fn half_a_terabyte_of_blocks() {
     for (page_size, cpu, va_bits, most) in [
-        (PageSize::K4, "neoverse-n1", None, 20_000),
-        (PageSize::K16, "neoverse-n1", None, 80_000),
-        (PageSize::K16, "max", Some(52), 20_000),
+        (K4, "neoverse-n1", None, 20_000),
+        (K16, "neoverse-n1", None, 80_000),
+        (K16, "max", Some(52), 20_000),
     ] {
         let mut bench = bench(page_size, &[512 * GIB]);
         bench.rodata = vec![Rodata::Noalias];
@@ -208,10 +209,10 @@ fn half_a_terabyte_of_blocks() {
 #[test]
 fn half_a_terabyte_of_blocks_with_full_protection() {
     for (page_size, cpu, va_bits, most) in [
-        (PageSize::K4, "max,lpa2=off", 48, 20_000),
-        (PageSize::K16, "max,lpa2=off", 48, 80_000),
-        (PageSize::K16, "max", 52, 20_000),
-        (PageSize::K64, "max", 52, 80_000),
+        (K4, "max,lpa2=off", 48, 20_000),
+        (K16, "max,lpa2=off", 48, 80_000),
+        (K16, "max", 52, 20_000),
+        (K64, "max", 52, 80_000),
     ] {
         let mut bench = bench(page_size, &[512 * GIB]);
         bench.rodata = vec![Rodata::Noalias, Rodata::Full];
@@ -238,7 +239,7 @@ fn half_a_terabyte_of_blocks_with_full_protection() {
 /// Sixteen slots are emptied by one TLBI where it reaches a range.
 #[test]
 fn lazy_unmap_uses_tlbis_by_range() {
-    let mut bench = bench(PageSize::K4, &[GIB]);
+    let mut bench = bench(K4, &[GIB]);
     bench.strategy = vec![LinearMap::LazyUnmap];
     let single = rows(&bench);
     bench.cpu = "max".into();

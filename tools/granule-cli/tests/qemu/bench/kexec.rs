@@ -2,14 +2,13 @@
 //! cleaned lines and waits are exact, from the sizes of the given files; instructions are reported
 //! in ticks.
 
-use granule_cli::PageSize;
-use granule_cli::bench::args::{ImageArgs, RunArgs};
+use granule_cli::PageSize::{self, K4, K16, K64};
 use granule_cli::bench::kexec::{Bench, Done, Figures, Mmu, Place, Row};
 use granule_cli::bench::series::Benchmark;
 use serde_json::Value;
 
 use crate::bench::rows;
-use crate::hooked::{granule, qemu};
+use crate::hooked::granule;
 use crate::image::image;
 
 const MIB: u64 = 1 << 20;
@@ -25,14 +24,7 @@ fn bench(page_size: PageSize, payload: &[u64], mmu: &[Mmu], place: &[Place]) -> 
         page_size: vec![page_size],
         memory: 512 * MIB,
         cpu: "neoverse-n1".into(),
-        on: ImageArgs {
-            image: Some(image()),
-            run: RunArgs {
-                qemu: qemu(),
-                timeout: 600,
-                json: false,
-            },
-        },
+        on: rows::on_image(),
     }
 }
 
@@ -119,7 +111,7 @@ fn counts_are_exact(row: &Row) {
 fn each_way_does_what_its_sizes_require() {
     let ways = [Mmu::Off, Mmu::On];
     let places = [Place::Copied, Place::InPlace];
-    let bench = bench(PageSize::K4, &[6 * MIB], &ways, &places);
+    let bench = bench(K4, &[6 * MIB], &ways, &places);
     let done = measure(&bench);
     done.rows.iter().for_each(counts_are_exact);
     let object = bench.json(&done);
@@ -164,7 +156,7 @@ fn accesses_are_those_executed(row: &Row, reported: &Value) {
 
 #[test]
 fn large_pages_are_counted_the_same() {
-    for page_size in [PageSize::K16, PageSize::K64] {
+    for page_size in [K16, K64] {
         let places = [Place::Copied, Place::InPlace];
         let done = measure(&bench(page_size, &[6 * MIB], &[Mmu::On], &places));
         done.rows.iter().for_each(counts_are_exact);
@@ -177,12 +169,7 @@ fn large_pages_are_counted_the_same() {
 #[test]
 fn copying_takes_little_more_than_a_plain_copy() {
     let payloads = [6 * MIB, 42 * MIB];
-    let done = measure(&bench(
-        PageSize::K4,
-        &payloads,
-        &[Mmu::On],
-        &[Place::Copied],
-    ));
+    let done = measure(&bench(K4, &payloads, &[Mmu::On], &[Place::Copied]));
     done.rows.iter().for_each(counts_are_exact);
     let [small, large] = [0, 1].map(|index| figures(&done.rows[index]));
     for one in [small, large] {
@@ -204,12 +191,7 @@ fn copying_takes_little_more_than_a_plain_copy() {
 #[test]
 fn leaving_in_place_costs_the_same_for_any_payload() {
     let payloads = [6 * MIB, 42 * MIB];
-    let done = measure(&bench(
-        PageSize::K4,
-        &payloads,
-        &[Mmu::On],
-        &[Place::InPlace],
-    ));
+    let done = measure(&bench(K4, &payloads, &[Mmu::On], &[Place::InPlace]));
     done.rows.iter().for_each(counts_are_exact);
     let [small, large] = [0, 1].map(|index| figures(&done.rows[index]));
     assert!(large.relocation.abs_diff(small.relocation) <= 2 * TICK);

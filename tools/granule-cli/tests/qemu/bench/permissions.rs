@@ -3,12 +3,12 @@
 
 use std::process::Output;
 
-use granule_cli::bench::args::{ImageArgs, RunArgs};
+use granule_cli::PageSize::{self, K4, K16, K64};
+use granule_cli::Rodata;
 use granule_cli::bench::permissions::{Bench, Row};
-use granule_cli::{PageSize, Rodata};
 
 use crate::bench::rows;
-use crate::hooked::{granule, qemu};
+use crate::hooked::granule;
 use crate::image::image;
 
 /// Random changes of each size: a million is for people.
@@ -21,14 +21,7 @@ fn rows(page_size: &[PageSize]) -> Vec<Row> {
         changes: CHANGES,
         rodata: Rodata::Noalias,
         cpu: "max".into(),
-        on: ImageArgs {
-            image: Some(image()),
-            run: RunArgs {
-                qemu: qemu(),
-                timeout: 300,
-                json: false,
-            },
-        },
+        on: rows::on_image(),
     };
     rows::measure("bench permissions", &bench).lines()
 }
@@ -47,8 +40,8 @@ fn of<'a>(rows: &'a [Row], page_size: PageSize, bytes: u64, kind: &str) -> &'a R
 
 #[test]
 fn one_page_takes_three_tables_at_most_each_written_once_and_linked_by_one_store() {
-    let rows = rows(&[PageSize::K4]);
-    let page = of(&rows, PageSize::K4, 4096, "single");
+    let rows = rows(&[K4]);
+    let page = of(&rows, K4, 4096, "single");
     let tables = figure(page, "tables");
     assert!((1..=3).contains(&tables), "{page:?}");
     // Every entry of the tables once; the store that links the first of them; the page's own; and
@@ -57,14 +50,14 @@ fn one_page_takes_three_tables_at_most_each_written_once_and_linked_by_one_store
     for name in ["leaves_split", "tlbi", "locks"] {
         assert_eq!(figure(page, name), 1, "{name} of {page:?}");
     }
-    let merged = of(&rows, PageSize::K4, 4096, "single-merge");
+    let merged = of(&rows, K4, 4096, "single-merge");
     assert_eq!(figure(merged, "tables"), tables);
     assert_eq!(figure(merged, "locks"), 1);
 }
 
 #[test]
 fn merging_gives_back_what_changes_of_any_size_took() {
-    let sizes = [PageSize::K4, PageSize::K16, PageSize::K64];
+    let sizes = [K4, K16, K64];
     let rows = rows(&sizes);
     // 64K is a page where pages are 64K.
     assert_eq!(rows.len(), 4 * (4 + 4 + 3));

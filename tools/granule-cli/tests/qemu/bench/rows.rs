@@ -28,14 +28,24 @@ pub(crate) fn bench(page_size: PageSize, memory: &[u64]) -> Bench {
         barriers: Vec::new(),
         cpu: "neoverse-n1".into(),
         va_bits: None,
-        on: ImageArgs {
-            image: Some(image()),
-            run: RunArgs {
-                qemu: qemu(),
-                timeout: 300,
-                json: false,
-            },
-        },
+        on: on_image(),
+    }
+}
+
+/// The QEMU for the test that calls.
+pub(crate) fn on_qemu() -> RunArgs {
+    RunArgs {
+        qemu: qemu(),
+        timeout: 600,
+        json: false,
+    }
+}
+
+/// The image, and that QEMU.
+pub(crate) fn on_image() -> ImageArgs {
+    ImageArgs {
+        image: Some(image()),
+        run: on_qemu(),
     }
 }
 

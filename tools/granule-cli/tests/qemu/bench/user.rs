@@ -1,15 +1,16 @@
 //! `granule bench user`: limits on the cost of user memory, on every build; choosing the page size
 //! at boot costs nothing.
 
-use granule_cli::PageSize;
-use granule_cli::bench::args::RunArgs;
+use granule_cli::PageSize::{self, K4, K16, K64};
 use granule_cli::bench::series::{self, Benchmark};
 use granule_cli::bench::user::counts::Counts;
 use granule_cli::bench::user::lines::Op;
 use granule_cli::bench::user::{Bench, Build, Done, Ran};
 
+use test_case::test_case;
+
 use crate::bench::rows;
-use crate::hooked::{granule, qemu};
+use crate::hooked::granule;
 use crate::image::built;
 
 fn bench(page_size: PageSize, builds: &[Build], pages: u64, large_leaves: bool) -> Bench {
@@ -26,11 +27,7 @@ fn bench(page_size: PageSize, builds: &[Build], pages: u64, large_leaves: bool) 
         together: false,
         cpu: "neoverse-n1".into(),
         folder: Some(built("Image", "cargo xtask image").with_file_name("")),
-        run: RunArgs {
-            qemu: qemu(),
-            timeout: 600,
-            json: false,
-        },
+        run: rows::on_qemu(),
     }
 }
 
@@ -62,10 +59,10 @@ fn work_on_memory(ran: &Ran) -> impl Iterator<Item = &Op> {
 
 /// The most instructions a page that each kind of work may take.
 fn may_take(op: &str, page_size: PageSize, large_leaves: bool) -> u64 {
-    let blocks = large_leaves && page_size == PageSize::K4;
+    let blocks = large_leaves && page_size == K4;
     match op {
         // A whole leaf at once. The goal for 4K pages, zeroing included; larger pages are zeroed longer.
-        "touch" if large_leaves => 230 + (page_size.bytes() - PageSize::K4.bytes()) / 64 * 3,
+        "touch" if large_leaves => 230 + (page_size.bytes() - K4.bytes()) / 64 * 3,
         // Without leaves that several pages share, each page takes a fault of its own.
         "reuse" if !large_leaves => 900,
         // The goals for 4K pages, which are in blocks, and in groups where they were copied; the limit of 2 MiB leaves
@@ -90,8 +87,11 @@ fn may_take(op: &str, page_size: PageSize, large_leaves: bool) -> u64 {
 /// Instructions by which what a call takes once may differ between the builds: a fork makes a task too.
 const A_CALL: u64 = 4000;
 
-/// `pages` is to be so many that what a call takes once, and where in memory the image leaves room,
-/// is little beside them.
+/// Few instructions, and the same on both builds. `pages` is to be so many that what a call takes once, and where
+/// in memory the image leaves room, is little beside them.
+#[test_case(K4, 65536, false; "pages of 4K")]
+#[test_case(K16, 16384, false; "pages of 16K")]
+#[test_case(K64, 16384, false; "pages of 64K")]
 fn within_bounds(page_size: PageSize, pages: u64, large_leaves: bool) {
     let bench = bench(page_size, &[Build::Boot, Build::Fixed], pages, large_leaves);
     let done = measure(&bench);
@@ -119,7 +119,7 @@ fn within_bounds(page_size: PageSize, pages: u64, large_leaves: bool) {
         // One TLBI serves all that changes, and each 32 tables that become blocks again; what is left may be one
         // table, with a TLBI for each of its 512 pages. Nothing is left to merge when it becomes writable.
         let read = counts(ran, "mprotect-read").tlbi;
-        let merges = large_leaves && page_size == PageSize::K4;
+        let merges = large_leaves && page_size == K4;
         let most = if merges {
             1 + pages / 512 / 32 + 512
         } else {
@@ -148,29 +148,8 @@ fn within_bounds(page_size: PageSize, pages: u64, large_leaves: bool) {
 }
 
 #[test]
-fn pages_of_4k_take_few_instructions_and_the_same_on_both_builds() {
-    // The goal for the first touch, zeroing included.
-    assert_eq!(may_take("touch", PageSize::K4, false), 1200);
-    within_bounds(PageSize::K4, 65536, false);
-}
-
-#[test]
-fn pages_of_16k_take_few_instructions_and_the_same_on_both_builds() {
-    within_bounds(PageSize::K16, 16384, false);
-}
-
-#[test]
-fn pages_of_64k_take_few_instructions_and_the_same_on_both_builds() {
-    within_bounds(PageSize::K64, 16384, false);
-}
-
-#[test]
 fn large_leaves_take_few_instructions_and_the_same_on_both_builds() {
-    for (page_size, pages) in [
-        (PageSize::K4, 65536),
-        (PageSize::K16, 16384),
-        (PageSize::K64, 8192),
-    ] {
+    for (page_size, pages) in [(K4, 65536), (K16, 16384), (K64, 8192)] {
         within_bounds(page_size, pages, true);
     }
 }
@@ -179,7 +158,7 @@ fn large_leaves_take_few_instructions_and_the_same_on_both_builds() {
 #[test]
 fn counts_do_not_depend_on_the_host() {
     const TICK: u64 = 16;
-    let bench = bench(PageSize::K16, &[Build::Boot], 256, true);
+    let bench = bench(K16, &[Build::Boot], 256, true);
     let [first, second] = [(); 2].map(|()| measure(&bench).rows.remove(0).figures.unwrap());
     for (one, other) in first.ops.iter().zip(&second.ops) {
         let [first, second] = [one, other].map(|op| op.time.unwrap().best);
@@ -195,7 +174,7 @@ fn counts_do_not_depend_on_the_host() {
 /// DSB that waits for it, for each switch.
 #[test]
 fn only_a_switch_to_another_page_size_invalidates() {
-    for kernel in [PageSize::K4, PageSize::K16, PageSize::K64] {
+    for kernel in PageSize::ALL {
         let done = measure(&bench(kernel, &[Build::Boot], 256, true));
         let ops = &done.rows[0].figures.as_ref().unwrap().ops;
         let switches: Vec<_> = ops.iter().filter(|op| op.times.is_some()).collect();
@@ -225,16 +204,16 @@ fn only_a_switch_to_another_page_size_invalidates() {
 #[test]
 fn a_thousand_small_programs_take_little_more_on_a_kernel_of_large_pages() {
     let bench = Bench {
-        page_size: vec![PageSize::K4, PageSize::K64],
+        page_size: vec![K4, K64],
         programs: 1000,
         memory: 1 << 30,
-        ..bench(PageSize::K64, &[Build::Boot], 1, true)
+        ..bench(K64, &[Build::Boot], 1, true)
     };
     let done = measure(&bench);
     let bytes = [0, 1].map(|at| {
         let ops = &done.rows[at].figures.as_ref().unwrap().ops;
         let op = ops.iter().find(|op| op.name == "programs-1000").unwrap();
-        assert_eq!(op.page, Some(PageSize::K4.bytes()));
+        assert_eq!(op.page, Some(K4.bytes()));
         op.bytes.unwrap()
     });
     let table = series::table(&bench, &done);
@@ -249,13 +228,12 @@ fn a_thousand_small_programs_take_little_more_on_a_kernel_of_large_pages() {
 /// little memory that is more than a percent.
 #[test]
 fn programs_of_all_sizes_at_once_take_what_each_takes_alone() {
-    const SIZES: [PageSize; 3] = [PageSize::K4, PageSize::K16, PageSize::K64];
     let bench = Bench {
-        page_size: SIZES.to_vec(),
+        page_size: PageSize::ALL.to_vec(),
         together: true,
         memory: 1 << 30,
         bytes: 128 << 20,
-        ..bench(PageSize::K4, &[Build::Boot], 1, true)
+        ..bench(K4, &[Build::Boot], 1, true)
     };
     let done = measure(&bench);
     let table = series::table(&bench, &done);
@@ -282,7 +260,7 @@ fn programs_of_all_sizes_at_once_take_what_each_takes_alone() {
 /// The fixed cost of a call is at most that of a few pages: twice the pages are twice the work.
 #[test]
 fn twice_the_pages_are_twice_the_work() {
-    let of = |pages| measure(&bench(PageSize::K16, &[Build::Boot], pages, false));
+    let of = |pages| measure(&bench(K16, &[Build::Boot], pages, false));
     let (some, twice) = (of(2048), of(4096));
     for op in ["touch", "fork", "munmap"] {
         let [some, twice] = [&some, &twice].map(|done| instructions(&done.rows[0], op));
@@ -297,7 +275,7 @@ fn one_area_among_many_takes_little_more_than_among_few() {
     let counts = [256, 2048, 32_768, 65_530];
     let bench = Bench {
         areas: counts.to_vec(),
-        ..bench(PageSize::K4, &[Build::Boot], 512, true)
+        ..bench(K4, &[Build::Boot], 512, true)
     };
     let done = measure(&bench);
     let table = series::table(&bench, &done);

@@ -1,16 +1,17 @@
 //! Several kernels on one console, with guests of a few instructions in place of both: what
 //! `granule boot` makes of ends that no kernel should come to.
 
-use granule_cli::{Boot, Kexec, Outcome, Request};
+use granule_cli::{Kexec, Outcome, Request};
+use serde_json::Value;
 
 use crate::boot::guests;
-use crate::hooked::run;
+use crate::booted::Booted;
 
 /// Where the guests lie: QEMU puts an image that has no place of its own there.
 const LOADED: u64 = 0x4020_0000;
 
 /// Boots `first`, which is to leave for `next`; the program that would see to it is not looked at.
-pub(super) fn leaves(first: &[u8], next: &[u8], change: impl FnOnce(&mut Request)) -> Boot {
+pub(super) fn leaves(first: &[u8], next: &[u8], change: impl FnOnce(&mut Request)) -> Booted {
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str, bytes: &[u8]| {
         let path = dir.path().join(name);
@@ -28,7 +29,7 @@ pub(super) fn leaves(first: &[u8], next: &[u8], change: impl FnOnce(&mut Request
         ..Request::default()
     };
     change(&mut request);
-    run(&request)
+    Booted::by(&request)
 }
 
 pub(super) const LEAVING: &str = "first\n@granule page_size=4096\n@granule kexec.leaving.dsb=3\n\
@@ -43,23 +44,19 @@ fn each_kernel_has_its_record() {
     let second = "second\n@granule page_size=65536\n@granule kexec.from_page_size=4096\n\
                   @granule outcome=ok\n@granule end\n";
     let done = leaves(&leaver(second), &guests::parks("unused"), |_| ());
-    assert_eq!(done.outcome, Outcome::Ok, "{}", done.last_line());
-    assert_eq!(done.console_text(), "first\nsecond\n");
-    let json = done.json();
-    assert_eq!(json["page_size"], 65536);
-    assert_eq!(json["boots"][0]["page_size"], 4096);
-    assert_eq!(
-        json["boots"][0]["linear_map"]["tables"],
-        serde_json::Value::Null
-    );
-    assert_eq!(json["boots"][1]["page_size"], 65536);
-    assert_eq!(json["boots"][1]["ended"], true);
-    assert_eq!(json["boots"].as_array().map(Vec::len), Some(2));
-    assert_eq!(json["kexec"]["from_page_size"], 4096);
-    assert_eq!(json["kexec"]["to_page_size"], 65536);
-    assert_eq!(json["kexec"]["dsb"], 3);
+    done.ended(Outcome::Ok);
+    assert_eq!(done.console, "first\nsecond\n");
+    done.has("page_size", 65536);
+    done.has("boots.0.page_size", 4096);
+    done.has("boots.0.linear_map.tables", Value::Null);
+    done.has("boots.1.page_size", 65536);
+    done.has("boots.1.ended", true);
+    assert_eq!(done.boot.boots.len(), 2);
+    done.has("kexec.from_page_size", 4096);
+    done.has("kexec.to_page_size", 65536);
+    done.has("kexec.dsb", 3);
     // It did not report what it got.
-    assert_eq!(json["kexec"]["digest_ok"], serde_json::Value::Null);
+    done.has("kexec.digest_ok", Value::Null);
 }
 
 #[test]
@@ -70,30 +67,26 @@ fn a_second_record_that_is_cut_short_is_not_a_good_end() {
         "@granule outcome=ok\n@granule en",
     ] {
         let done = leaves(&leaver(rest), &guests::parks("unused"), |_| ());
-        let line = done.last_line();
-        assert_eq!(done.outcome, Outcome::GuestExit, "{rest:?}: {line}");
-        assert!(line.contains("the next kernel: "), "{line}");
-        assert_eq!(done.exit_code(), 1);
+        done.ended(Outcome::GuestExit);
+        done.fails_with("the next kernel: ");
+        assert_eq!(done.boot.exit_code(), 1);
     }
 }
 
 #[test]
 fn of_one_of_ours_something_must_be_heard() {
     let done = leaves(&leaver("no record\n"), &guests::parks("unused"), |_| ());
-    assert_eq!(done.outcome, Outcome::GuestExit, "{}", done.last_line());
+    done.ended(Outcome::GuestExit);
     // Any other may be silent.
     let other = guests::prints("", 2);
     let done = leaves(&leaver("Linux version\n"), &other, |_| ());
-    assert_eq!(done.outcome, Outcome::Ok, "{}", done.last_line());
-    let json = done.json();
-    assert_eq!(
-        (&json["page_size"], &json["kexec"]["dsb"]),
-        (&4096.into(), &3.into())
-    );
-    assert_eq!(json["boots"].as_array().map(Vec::len), Some(1));
+    done.ended(Outcome::Ok);
+    done.has("page_size", 4096);
+    done.has("kexec.dsb", 3);
+    assert_eq!(done.boot.boots.len(), 1);
     let panics = leaver("[    1.0] Kernel panic - not syncing: no init\n");
     let done = leaves(&panics, &other, |_| ());
-    assert_eq!(done.outcome, Outcome::Panic, "{}", done.last_line());
+    done.ended(Outcome::Panic);
 }
 
 #[test]
@@ -101,24 +94,16 @@ fn bytes_that_changed_on_the_way_are_reported() {
     let second = "@granule page_size=65536\n@granule kexec.segment.kernel.bytes=7\n\
                   @granule kexec.segment.kernel.digest=0x1\n@granule outcome=ok\n@granule end\n";
     let done = leaves(&leaver(second), &guests::parks("unused"), |_| ());
-    assert_eq!(
-        done.outcome,
-        Outcome::SelfCheckFailed,
-        "{}",
-        done.last_line()
-    );
-    assert!(
-        done.last_line()
-            .contains("the image as it was loaded has 7 bytes")
-    );
-    assert_eq!(done.json()["kexec"]["digest_ok"], false);
+    done.ended(Outcome::SelfCheckFailed);
+    done.fails_with("the image as it was loaded has 7 bytes");
+    done.has("kexec.digest_ok", false);
 }
 
 #[test]
 fn a_first_kernel_that_stays_is_not_a_good_end() {
     let stays = "@granule page_size=4096\n@granule outcome=ok\n@granule end\n";
     let done = leaves(&guests::prints(stays, 2), &guests::parks("unused"), |_| ());
-    assert_eq!(done.outcome, Outcome::GuestExit, "{}", done.last_line());
+    done.ended(Outcome::GuestExit);
     let refuses = "@granule kexec.refused=no room\n@granule outcome=guest-exit\n@granule end\n";
     let done = leaves(
         &guests::prints(refuses, 2),
@@ -126,7 +111,7 @@ fn a_first_kernel_that_stays_is_not_a_good_end() {
         |_| (),
     );
     assert_eq!(done.last_line(), "granule: refused: no room");
-    assert_eq!(done.exit_code(), 1);
+    assert_eq!(done.boot.exit_code(), 1);
 }
 
 /// A next kernel that parks with its MMU off never prints: its reason lies where its image was put.
@@ -176,7 +161,7 @@ fn files_that_cannot_be_read_are_bad_usage() {
     ];
     for (change, part) in changes {
         let done = leaves(&first, &first, |r| change(r.kexec.as_mut().unwrap()));
-        assert_eq!(done.exit_code(), 2, "{}", done.last_line());
-        assert!(done.last_line().contains(part), "{}", done.last_line());
+        assert_eq!(done.boot.exit_code(), 2, "{}", done.last_line());
+        done.fails_with(part);
     }
 }

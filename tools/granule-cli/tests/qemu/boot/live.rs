@@ -21,7 +21,7 @@ fn a_guest_that_spins_is_ended_in_time_with_its_last_line() {
         done.last_line(),
         "granule: timeout: no end after 5 s; the kernel had reported: stuck"
     );
-    assert_eq!(done.console_text(), "here\n");
+    assert_eq!(done.console, "here\n");
 }
 
 #[test]
@@ -30,7 +30,7 @@ fn a_guest_that_sleeps_for_ever_is_ended_too() {
         r.timeout = Duration::from_secs(3);
     });
     assert_eq!(done.last_line(), "granule: timeout: no end after 3 s");
-    assert_eq!(done.console_text(), "here\n");
+    assert_eq!(done.console, "here\n");
 }
 
 #[test]
@@ -39,12 +39,12 @@ fn a_slow_guest_beside_busy_loops_is_not_hung() {
     let quiet = Instant::now();
     let done = boot_guest(&slow, |_| ());
     let quiet = quiet.elapsed();
-    assert_eq!(done.console.len(), 8, "{}", done.last_line());
+    assert_eq!(done.boot.console.len(), 8, "{}", done.last_line());
     // A wall clock would run out: the guest has a core for a fifth of the time.
     let _busy = Busy::loops();
     let done = boot_guest(&slow, |r| r.timeout = 2 * quiet);
-    assert_eq!(done.console.len(), 8, "{}", done.last_line());
-    assert_ne!(done.outcome, Outcome::Timeout, "{}", done.last_line());
+    assert_eq!(done.boot.console.len(), 8, "{}", done.last_line());
+    assert_ne!(done.boot.outcome, Outcome::Timeout, "{}", done.last_line());
 }
 
 /// Without a record of the place of the next kernel, its end cannot be found.
@@ -55,9 +55,8 @@ fn a_next_kernel_that_prints_nothing_is_ended() {
     let done = leaves(&guest, &guests::parks(message), |r| {
         r.timeout = Duration::from_secs(5);
     });
-    assert_eq!(done.outcome, Outcome::Timeout, "{}", done.last_line());
-    let line = done.last_line();
-    assert!(line.contains("printed no record"), "{line}");
+    done.ended(Outcome::Timeout);
+    done.fails_with("printed no record");
 }
 
 /// Four processes a core that do nothing but use it.

@@ -1,6 +1,7 @@
 //! The whole way from a request to an outcome, under a real QEMU, with guests
 //! of a few instructions in place of the kernel.
 
+use granule_testing::text::assert_contains;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -8,11 +9,13 @@ use std::time::Duration;
 use dtoolkit::fdt::Fdt;
 use dtoolkit::{Node, Property};
 use granule_cli::boot::tree;
-use granule_cli::{Boot, Outcome, PageSize, Request};
+use granule_cli::{Outcome, PageSize, Request};
+use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::boot::guests;
-use crate::hooked::{self, run};
+use crate::booted::Booted;
+use crate::hooked;
 
 struct Files(TempDir);
 
@@ -37,11 +40,11 @@ fn request(image: &Path) -> Request {
     }
 }
 
-pub(super) fn boot_guest(image: &[u8], change: impl FnOnce(&mut Request)) -> Boot {
+pub(super) fn boot_guest(image: &[u8], change: impl FnOnce(&mut Request)) -> Booted {
     let files = Files::new();
     let mut request = request(&files.file("Image", image));
     change(&mut request);
-    run(&request)
+    Booted::by(&request)
 }
 
 const RECORD: &str = "hello\n@granule page_size=4096\n@granule page_size_source=fallback\n\
@@ -51,18 +54,15 @@ const RECORD: &str = "hello\n@granule page_size=4096\n@granule page_size_source=
 fn a_guest_that_reports_ok_and_powers_off_is_ok_at_either_level() {
     for el in [1, 2] {
         let done = boot_guest(&guests::prints(RECORD, el), |r| r.el = el);
-        assert_eq!(done.outcome, Outcome::Ok, "EL{el}: {}", done.last_line());
-        assert_eq!(done.console_text(), "hello\nworld\n");
-        assert_eq!(
-            (done.exit_code(), done.last_line().as_str()),
-            (0, "granule: ok")
-        );
-        let json = done.json();
-        assert_eq!(json["page_size"], 4096);
-        assert_eq!(json["linear_map"]["leaves"][0]["count"], 7);
-        assert_eq!(json["errata"].as_array().map(Vec::len), Some(0));
-        assert!(json["qemu"]["version"].as_str().unwrap().contains('.'));
-        assert_eq!(json["image"]["sha256"].as_str().unwrap().len(), 64);
+        done.ended(Outcome::Ok);
+        assert_eq!(done.console, "hello\nworld\n");
+        assert_eq!(done.boot.exit_code(), 0);
+        assert_eq!(done.last_line(), "granule: ok");
+        done.has("page_size", 4096);
+        done.has("linear_map.leaves.0.count", 7);
+        assert_eq!(done.texts("errata"), [""; 0]);
+        assert!(done.text("qemu.version").contains('.'));
+        assert_eq!(done.text("image.sha256").len(), 64);
     }
 }
 
@@ -72,7 +72,7 @@ fn with_icount_on_several_cpus() {
         r.icount = true;
         r.smp = 2;
     });
-    assert_eq!(done.outcome, Outcome::Ok, "{}", done.last_line());
+    done.ended(Outcome::Ok);
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn with_icount_the_counter_counts_instructions_although_the_guest_is_watched() {
     let done = boot_guest(&guests::prints_the_time_of_a_loop(1 << 11, 2), |r| {
         r.icount = true
     });
-    let ticks = u64::from_le_bytes(done.console.as_slice().try_into().unwrap());
+    let ticks = u64::from_le_bytes(done.boot.console.as_slice().try_into().unwrap());
     // Two instructions a turn, one a nanosecond, 16 ns a tick of QEMU's 62.5 MHz
     // counter; the reading of it is good to one tick.
     let expected = 2 * (1 << 27) / 16;
@@ -88,7 +88,10 @@ fn with_icount_the_counter_counts_instructions_although_the_guest_is_watched() {
         ticks.abs_diff(expected) <= 1,
         "{ticks} ticks, expected {expected}"
     );
-    assert!(done.boot_record.is_some(), "the guest was not looked at");
+    assert!(
+        done.boot.boot_record.is_some(),
+        "the guest was not looked at"
+    );
 }
 
 #[test]
@@ -102,7 +105,7 @@ fn half_a_terabyte_costs_what_is_touched() {
     // 1024 pages; a huge page for each would be 2 GiB.
     #[cfg(target_os = "linux")]
     {
-        let peak = done.peak_resident_bytes.unwrap();
+        let peak = done.boot.peak_resident_bytes.unwrap();
         assert!(
             (4 << 20..512 << 20).contains(&peak),
             "QEMU had {peak} bytes resident"
@@ -117,7 +120,7 @@ fn a_panic_is_a_panic_with_its_reason() {
     let done = boot_guest(&guests::prints(text, 2), |_| ());
     assert_eq!(done.last_line(), "granule: panic: no memory at boot.rs:7");
     assert_eq!(
-        (done.exit_code(), done.json()["outcome"].as_str()),
+        (done.boot.exit_code(), done.json["outcome"].as_str()),
         (1, Some("panic"))
     );
 }
@@ -125,9 +128,9 @@ fn a_panic_is_a_panic_with_its_reason() {
 #[test]
 fn a_guest_that_leaves_without_a_word_is_a_guest_exit() {
     let done = boot_guest(&guests::prints("bye\n@granule outcome=ok\n", 2), |_| ());
-    assert_eq!(done.outcome, Outcome::GuestExit);
-    assert_eq!(done.console_text(), "bye\n");
-    assert_eq!(done.json()["page_size"], serde_json::Value::Null);
+    done.ended(Outcome::GuestExit);
+    assert_eq!(done.console, "bye\n");
+    done.has("page_size", Value::Null);
 }
 
 #[test]
@@ -143,7 +146,10 @@ fn a_parked_kernel_is_refused_with_the_message_of_its_boot_record() {
             "granule: refused: device tree: bad magic 0x0"
         );
         assert_eq!(
-            (done.exit_code(), done.boot_record.unwrap().reason()),
+            (
+                done.boot.exit_code(),
+                done.boot.boot_record.unwrap().reason()
+            ),
             (1, 42)
         );
     }
@@ -157,7 +163,7 @@ fn a_boot_can_be_interrupted() {
     let mut sink = Trigger(&interrupt);
     let done = hooked::boot(&request, &mut sink, &interrupt);
     assert_eq!(done.outcome, Outcome::GuestExit);
-    assert!(done.last_line().contains("interrupted"));
+    assert_contains(&done.last_line(), "interrupted");
 }
 
 /// Interrupts as soon as the guest has printed something.
@@ -184,8 +190,8 @@ fn an_exact_tree_arrives_untouched_with_the_registers_of_the_boot_protocol() {
             r.el = el;
             r.dtb = Some(dtb);
         });
-        assert_eq!(done.outcome, Outcome::Ok, "{}", done.last_line());
-        assert_eq!(done.console_text(), "this is not a device tree\n");
+        done.ended(Outcome::Ok);
+        assert_eq!(done.console, "this is not a device tree\n");
     }
 }
 
@@ -195,8 +201,8 @@ fn an_empty_tree_is_an_address_with_zeroes() {
     let dtb = files.file("dtb", b"");
     let done = boot_guest(&guests::prints_what_x0_points_to(2), |r| r.dtb = Some(dtb));
     // The guest prints nothing, as the memory is zero, and powers off.
-    assert_eq!(done.outcome, Outcome::GuestExit, "{}", done.last_line());
-    assert_eq!(done.console_text(), "");
+    done.ended(Outcome::GuestExit);
+    assert_eq!(done.console, "");
 }
 
 #[test]
@@ -215,7 +221,7 @@ fn raw_mode_hands_over_qemus_tree_with_our_words_wherever_the_image_lies() {
             r.append = Some("arm64.errata=x".into());
             r.initrd = Some(disk.clone());
         });
-        let (dtb, addresses) = done.console.split_at(done.console.len() - 16);
+        let (dtb, addresses) = done.boot.console.split_at(done.boot.console.len() - 16);
         let address = |at: usize| u64::from_le_bytes(addresses[at..at + 8].try_into().unwrap());
         assert_eq!(address(0), load, "{}", done.last_line());
         assert_eq!(address(8) % 8, 0);
@@ -260,13 +266,13 @@ fn a_dumped_tree_fits_the_machine_and_boots_as_an_exact_tree() {
 
     let image = files.file("Image", &guests::prints_the_tree(1));
     let path = files.file("dtb", &dtb);
-    let done = run(&Request {
+    let done = Booted::by(&Request {
         image: Some(image),
         dtb: Some(path),
         ..request
     });
     assert_eq!(
-        &done.console[..done.console.len() - 16],
+        &done.boot.console[..done.boot.console.len() - 16],
         dtb,
         "{}",
         done.last_line()
@@ -283,7 +289,7 @@ fn a_disk_beside_an_exact_tree_lies_where_the_tree_puts_it() {
         r.initrd = Some(disk);
     });
     assert!(
-        done.bad_usage && done.last_line().contains("linux,initrd-start"),
+        done.boot.bad_usage && done.last_line().contains("linux,initrd-start"),
         "{}",
         done.last_line()
     );
@@ -299,13 +305,9 @@ fn a_refusal_of_qemus_is_printed_in_its_words() {
     ];
     for (change, word) in cases {
         let done = boot_guest(&guests::prints("", 2), change);
-        assert_eq!(done.outcome, Outcome::Refused, "{}", done.last_line());
-        assert_eq!(done.exit_code(), 1);
-        assert!(
-            done.reason.as_ref().unwrap().contains(word),
-            "{}",
-            done.last_line()
-        );
+        done.ended(Outcome::Refused);
+        assert_eq!(done.boot.exit_code(), 1);
+        done.fails_with(word);
         assert_eq!(done.last_line().lines().count(), 1);
     }
     let dump = tree::dump(&Request {
@@ -320,13 +322,12 @@ fn a_missing_qemu_is_refused_with_the_way_to_install_it() {
     let done = boot_guest(&guests::prints("", 2), |r| {
         r.qemu = "/nonexistent/qemu".into()
     });
-    assert_eq!((done.outcome, done.exit_code()), (Outcome::Refused, 1));
-    assert!(
-        done.last_line().contains("apt install"),
-        "{}",
-        done.last_line()
+    assert_eq!(
+        (done.boot.outcome, done.boot.exit_code()),
+        (Outcome::Refused, 1)
     );
-    assert_eq!(done.json()["image"]["bytes"].as_u64(), Some(64 + 40 + 1));
+    assert_contains(&done.last_line(), "apt install");
+    done.has("image.bytes", 64 + 40 + 1);
 }
 
 #[test]
@@ -337,7 +338,7 @@ fn several_boots_at_a_time_do_not_meet() {
                 scope.spawn(move || {
                     let text = format!("guest {n}\n@granule outcome=ok\n@granule end\n");
                     let done = boot_guest(&guests::prints(&text, 2), |_| ());
-                    (done.console_text(), done.outcome)
+                    (done.console, done.boot.outcome)
                 })
             })
             .collect();

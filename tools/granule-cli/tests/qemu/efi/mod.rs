@@ -8,6 +8,7 @@
 mod kexec;
 mod trace;
 
+use granule_testing::text::assert_contains;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -49,13 +50,13 @@ impl Booted {
 
 /// Boots the image with EDK2, with a device tree.
 fn boot(cpu: &str, el: u8, line: &str, initrd: Option<&Path>) -> Booted {
-    boot_on("acpi=off", &["-smp", "2"], cpu, el, line, initrd)
+    boot_on("acpi=off", "-smp 2", cpu, el, line, initrd)
 }
 
 /// The same on a board with these properties, and with more options.
 fn boot_on(
     board: &str,
-    more: &[&str],
+    more: &str,
     cpu: &str,
     el: u8,
     line: &str,
@@ -74,17 +75,9 @@ fn boot_on(
         .args(["--foreground", "300"])
         .arg(qemu())
         .args(["-no-user-config", "-nodefaults"])
-        .args([
-            "-display",
-            "none",
-            "-nic",
-            "none",
-            "-no-reboot",
-            "-serial",
-            "stdio",
-        ])
+        .args("-display none -nic none -no-reboot -serial stdio".split(' '))
         .args(["-machine", &machine, "-cpu", cpu, "-m", "512M"])
-        .args(more)
+        .args(more.split(' '))
         .args(["-device", "virtio-rng-pci", "-bios", EDK2, "-append", line])
         .arg("-kernel")
         .arg(image())
@@ -165,22 +158,12 @@ fn without_randomness_the_image_goes_to_the_lowest_place() {
 /// describe it.
 #[test]
 fn a_machine_that_acpi_describes_boots_as_with_a_tree() {
-    let nodes = [
-        "-smp",
-        "8",
-        "-object",
-        "memory-backend-ram,id=a,size=256M",
-        "-object",
-        "memory-backend-ram,id=b,size=256M",
-        "-numa",
-        "node,memdev=a,cpus=0-3",
-        "-numa",
-        "node,memdev=b,cpus=4-7",
-    ];
+    let nodes = "-smp 8 -object memory-backend-ram,id=a,size=256M -object memory-backend-ram,id=b,size=256M \
+                 -numa node,memdev=a,cpus=0-3 -numa node,memdev=b,cpus=4-7";
     for (board, more, cpus, el, run_el, size, bytes) in [
-        ("gic-version=3", &nodes[..], "8", 1, "1", "4k", "4096"),
-        ("gic-version=2", &["-smp", "4"], "4", 2, "2", "16k", "16384"),
-        ("gic-version=3", &["-smp", "1"], "1", 2, "2", "64k", "65536"),
+        ("gic-version=3", nodes, "8", 1, "1", "4k", "4096"),
+        ("gic-version=2", "-smp 4", "4", 2, "2", "16k", "16384"),
+        ("gic-version=3", "-smp 1", "1", 2, "2", "64k", "65536"),
     ] {
         let line = format!("arm64.pagesize={size}");
         let booted = boot_on(board, more, "max", el, &line, None);
@@ -194,7 +177,8 @@ fn a_machine_that_acpi_describes_boots_as_with_a_tree() {
             ("cpus", cpus),
             ("outcome", "ok"),
         ]);
-        assert!(booted.console.contains("the rest by ACPI's tables"));
+        let console = &booted.console;
+        assert_contains(console, "the rest by ACPI's tables");
         // Nothing is passed over, left out or wrong.
         for words in [
             "EFI memory map:",
@@ -203,11 +187,7 @@ fn a_machine_that_acpi_describes_boots_as_with_a_tree() {
             "no way to power off",
             "is not started",
         ] {
-            assert!(
-                !booted.console.contains(words),
-                "{words}\n{}",
-                booted.console
-            );
+            assert!(!console.contains(words), "{words}\n{console}");
         }
     }
 }

@@ -16,8 +16,8 @@ fn edk2_hands_over_command_line_initramfs_and_memory() {
         .program("/bin/prog", &program())
         .program("/init", b"#!/bin/prog hello\n");
     let ran = ends(&request, archive, Outcome::Ok);
-    assert!(ran.prints("argument more"), "{}", ran.console);
-    assert_eq!(ran.number("page_size"), 64 << 10);
-    assert_eq!(ran.number("cpus"), 2);
+    ran.prints_line("argument more");
+    ran.has("page_size", 64 << 10);
+    ran.has("cpus", 2);
     assert_eq!(ran.json["qemu"]["firmware"], "uefi");
 }

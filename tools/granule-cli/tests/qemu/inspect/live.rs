@@ -1,5 +1,6 @@
 //! A signal while `granule dump` reads a live machine: the machine must not be left standing still.
 
+use granule_testing::text::assert_ends_with;
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -75,9 +76,6 @@ fn a_machine_runs_again_after_a_signal() {
     let ended = granule.0.wait().unwrap();
     let printed = fs::read_to_string(folder.join("printed")).unwrap();
     assert_eq!((signals, ended.code()), (1, Some(3)), "{printed}");
-    assert!(
-        printed.ends_with("granule: interrupted: there is no whole result\n"),
-        "{printed}"
-    );
+    assert_ends_with(&printed, "granule: interrupted: there is no whole result\n");
     assert_eq!(qmp.run("query-status", json!({})).unwrap()["running"], true);
 }

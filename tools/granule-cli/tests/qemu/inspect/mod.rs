@@ -15,12 +15,14 @@ use std::time::Duration;
 use granule::arch::registers::Tcr;
 use granule::arch::{CpuFeatures, Descriptor, Geometry, PhysicalAddress};
 use granule::table::{TableView, Visit};
+use granule_cli::PageSize::{self, K4, K16, K64};
 use granule_cli::boot::clock::{ProcessClock, TICK};
 use granule_inspect::source::qmp::Qmp;
 use granule_inspect::source::{self, Endpoint, Source};
 use granule_inspect::tree::{Origin, Owner, Shape, Tree};
 use granule_inspect::{Opened, Options, open};
 use serde_json::json;
+use test_case::test_case;
 
 use crate::hooked::qemu;
 use crate::image::image;
@@ -56,14 +58,7 @@ fn kept(folder: &Path, bootargs: &str) -> Kept {
     let socket = folder.join("qmp");
     let qemu = Command::new(qemu())
         .args(["-no-user-config", "-nodefaults", "-display", "none"])
-        .args([
-            "-machine",
-            "virt,gic-version=3,acpi=off",
-            "-cpu",
-            "max",
-            "-smp",
-            "2",
-        ])
+        .args("-machine virt,gic-version=3,acpi=off -cpu max -smp 2".split(' '))
         .args(["-m", &RAM_MIB.to_string(), "-no-reboot", "-no-shutdown"])
         .args(["-append", bootargs, "-kernel"])
         .arg(image())
@@ -176,11 +171,14 @@ fn pages(opened: &Opened, every: u64) -> Vec<Vec<u8>> {
     (0..pages).step_by(every as usize).map(page).collect()
 }
 
-/// The guest, read in each way.
-fn ways_agree(bootargs: &str, page_bytes: u64) {
+#[test_case(K4)]
+#[test_case(K16)]
+#[test_case(K64)]
+fn each_way_reads_the_same_tables(size: PageSize) {
+    let page_bytes = size.bytes();
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();
-    let mut guest = kept(folder, bootargs);
+    let mut guest = kept(folder, &format!("arm64.pagesize={}", size.word()));
     let socket = Source::Qmp(Endpoint::Unix(folder.join("qmp-2")));
     let plain = Options::default();
 
@@ -282,19 +280,4 @@ fn ways_agree(bootargs: &str, page_bytes: u64) {
 fn tcr(shape: &Geometry) -> u64 {
     let features = CpuFeatures::NONE;
     Tcr::new(&features, None, Some(shape)).0
-}
-
-#[test]
-fn each_way_reads_the_same_tables_with_4k_pages() {
-    ways_agree("arm64.pagesize=4k", 4096);
-}
-
-#[test]
-fn each_way_reads_the_same_tables_with_16k_pages() {
-    ways_agree("arm64.pagesize=16k", 16384);
-}
-
-#[test]
-fn each_way_reads_the_same_tables_with_64k_pages() {
-    ways_agree("arm64.pagesize=64k", 65536);
 }

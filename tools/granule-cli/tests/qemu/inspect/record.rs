@@ -173,7 +173,7 @@ fn agrees(size: PageSize, words: &str) {
 
 #[test]
 fn a_dump_agrees_with_the_kernels_record_leaf_by_leaf() {
-    for size in [PageSize::K4, PageSize::K16, PageSize::K64] {
+    for size in PageSize::ALL {
         for words in WORDS {
             agrees(size, words);
         }

@@ -1,9 +1,11 @@
 //! RAM in odd pieces. `virt` has one contiguous bank, so its tree is rewritten: the kernel must map
 //! exactly the tree's memory, to the page.
 
-use granule_cli::{PageSize, Request, Rodata};
+use granule_cli::PageSize::{self, K4, K16, K64};
+use granule_cli::{Request, Rodata};
 
-use crate::kernel::machine::{GIB, IMAGE, Kernel, MIB, RAM, SIZES, sized};
+use crate::booted::Booted;
+use crate::kernel::machine::{GIB, IMAGE, MIB, RAM, sized};
 use crate::kernel::reference::{Range, Reference, range};
 use crate::kernel::trees::Crafted;
 
@@ -17,13 +19,13 @@ fn crafted(size: PageSize) -> Crafted {
 
 /// The mapped memory must be these ranges, with the largest leaves.
 #[track_caller]
-fn assert_maps(kernel: &Kernel, size: PageSize, ranges: &[Range]) {
+fn assert_maps(kernel: &Booted, size: PageSize, ranges: &[Range]) {
     let expected = Reference::new(size, false, false, ranges);
     assert_eq!(kernel.mapped(), expected.bytes(), "{size:?}");
     assert_eq!(kernel.leaves(), expected.leaves(), "{size:?}");
-    let start_level = if size == PageSize::K64 { 1 } else { 0 };
+    let start_level = if size == K64 { 1 } else { 0 };
     let tables = expected.tables(start_level);
-    assert_eq!(kernel.number("linear_map.tables"), tables, "{size:?}");
+    kernel.has("linear_map.tables", tables);
 }
 
 fn down(at: u64, size: PageSize) -> u64 {
@@ -43,7 +45,7 @@ const BANKS: [(u64, u64); 4] = [
 
 #[test]
 fn several_banks_with_holes_in_several_nodes() {
-    for size in SIZES {
+    for size in PageSize::ALL {
         let kernel = crafted(size).banks(&BANKS).ok();
         assert_maps(
             &kernel,
@@ -51,7 +53,7 @@ fn several_banks_with_holes_in_several_nodes() {
             &BANKS.map(|(start, bytes)| range(start, start + bytes)),
         );
         let sum = BANKS.iter().map(|(_, bytes)| bytes).sum::<u64>();
-        assert_eq!(kernel.number("linear_map.ram_bytes"), sum);
+        kernel.has("linear_map.ram_bytes", sum);
         for (start, bytes) in BANKS {
             kernel.prints(&format!("RAM {start:#014x} to {:#014x}", start + bytes));
         }
@@ -60,18 +62,18 @@ fn several_banks_with_holes_in_several_nodes() {
 
 #[test]
 fn several_regs_of_one_node_in_any_order() {
-    let mut tree = crafted(PageSize::K4);
+    let mut tree = crafted(K4);
     let [first, second, third, fourth] = BANKS;
     tree.banks(&[])
         .bank_node(&[fourth, first])
         .bank_node(&[third, second]);
     let ranges = BANKS.map(|(start, bytes)| range(start, start + bytes));
-    assert_maps(&tree.ok(), PageSize::K4, &ranges);
+    assert_maps(&tree.ok(), K4, &ranges);
 }
 
 #[test]
 fn odd_edges_are_rounded_inward() {
-    for size in SIZES {
+    for size in PageSize::ALL {
         let start = RAM + 0x1234;
         let end = RAM + 512 * MIB + 0x5679;
         let (next, next_end) = (RAM + 600 * MIB - 1, RAM + 700 * MIB + 1);
@@ -83,7 +85,7 @@ fn odd_edges_are_rounded_inward() {
         ];
         assert_maps(&kernel, size, &ranges);
         let ram = banks[0].1 + banks[1].1;
-        assert_eq!(kernel.number("linear_map.ram_bytes"), ram);
+        kernel.has("linear_map.ram_bytes", ram);
         let left = ram - kernel.mapped();
         kernel.prints(&format!("{left} bytes of RAM at the edges of banks"));
     }
@@ -94,7 +96,7 @@ fn odd_edges_are_rounded_inward() {
 fn banks_that_meet_in_a_page_lose_nothing() {
     let middle = 256 * MIB + 0x123;
     let banks = [(RAM, middle), (RAM + middle, 512 * MIB - middle)];
-    for size in SIZES {
+    for size in PageSize::ALL {
         let kernel = crafted(size).banks(&banks).ok();
         assert_maps(&kernel, size, &[range(RAM, RAM + 512 * MIB)]);
         kernel.does_not_print("edges of banks");
@@ -108,8 +110,8 @@ fn overlapping_banks_are_counted_once_and_reported() {
         (RAM + 200 * MIB, 300 * MIB),
         (RAM + 100 * MIB, MIB),
     ];
-    let kernel = crafted(PageSize::K16).banks(&banks).ok();
-    assert_maps(&kernel, PageSize::K16, &[range(RAM, RAM + 500 * MIB)]);
+    let kernel = crafted(K16).banks(&banks).ok();
+    assert_maps(&kernel, K16, &[range(RAM, RAM + 500 * MIB)]);
     kernel.prints(&format!(
         "{} bytes of RAM are in more than one bank",
         101 * MIB
@@ -123,22 +125,22 @@ fn a_bank_smaller_than_a_page_and_one_of_no_bytes_add_nothing() {
         (RAM + 600 * MIB + 8, 4096),
         (RAM + 700 * MIB, 0),
     ];
-    let kernel = crafted(PageSize::K64).banks(&banks).ok();
-    assert_maps(&kernel, PageSize::K64, &[range(RAM, RAM + 512 * MIB)]);
+    let kernel = crafted(K64).banks(&banks).ok();
+    assert_maps(&kernel, K64, &[range(RAM, RAM + 512 * MIB)]);
     kernel.prints("4096 bytes of RAM at the edges of banks");
 }
 
 #[test]
 fn memory_that_is_disabled_is_not_used() {
-    let mut tree = crafted(PageSize::K4);
+    let mut tree = crafted(K4);
     tree.banks(&[(RAM, 512 * MIB), (RAM + 512 * MIB, 512 * MIB)]);
     tree.set("/memory@60000000", "status", "disabled");
-    assert_maps(&tree.ok(), PageSize::K4, &[range(RAM, RAM + 512 * MIB)]);
+    assert_maps(&tree.ok(), K4, &[range(RAM, RAM + 512 * MIB)]);
 }
 
 #[test]
 fn no_map_ranges_are_rounded_outward_and_never_mapped() {
-    for size in SIZES {
+    for size in PageSize::ALL {
         let (hole, hole_end) = (RAM + 0x1000_0fff, RAM + 0x1000_0fff + 0x3_0002);
         let (last, last_end) = (RAM + 512 * MIB - 1, RAM + 512 * MIB + 1);
         let mut tree = crafted(size);
@@ -152,22 +154,18 @@ fn no_map_ranges_are_rounded_outward_and_never_mapped() {
             range(up(last_end, size), RAM + GIB),
         ];
         assert_maps(&kernel, size, &ranges);
-        assert_eq!(kernel.number("linear_map.ram_bytes"), GIB);
+        kernel.has("linear_map.ram_bytes", GIB);
         kernel.prints(&format!("no-map {hole:#014x} to {hole_end:#014x}"));
     }
 }
 
 #[test]
 fn a_no_map_range_at_either_end_of_ram() {
-    let mut tree = crafted(PageSize::K4);
+    let mut tree = crafted(K4);
     tree.reserved(RAM, 4097, true)
         .reserved(RAM + GIB - 1, 4096, true);
     let kernel = tree.ok();
-    assert_maps(
-        &kernel,
-        PageSize::K4,
-        &[range(RAM + 8192, RAM + GIB - 4096)],
-    );
+    assert_maps(&kernel, K4, &[range(RAM + 8192, RAM + GIB - 4096)]);
 }
 
 /// Reserved ranges are mapped, but not given out: free memory shrinks by just the pages they touch,
@@ -175,17 +173,17 @@ fn a_no_map_range_at_either_end_of_ram() {
 #[test]
 fn reserved_ranges_are_mapped_but_kept() {
     let (start, bytes) = (RAM + 300 * MIB + 5, 3 * MIB + 3);
-    let plain = crafted(PageSize::K4);
+    let plain = crafted(K4);
     let free = |tree: &Crafted| {
         let kernel = tree.ok();
-        assert_maps(&kernel, PageSize::K4, &[range(RAM, RAM + GIB)]);
-        kernel.number("memory.free_bytes") + up(tree.bytes().len() as u64, PageSize::K4)
+        assert_maps(&kernel, K4, &[range(RAM, RAM + GIB)]);
+        kernel.number("memory.free_bytes") + up(tree.bytes().len() as u64, K4)
     };
-    let touched = up(start + bytes, PageSize::K4) - down(start, PageSize::K4);
+    let touched = up(start + bytes, K4) - down(start, K4);
     assert_eq!(touched, 3 * MIB + 4096);
     let without = free(&plain);
 
-    let mut node = crafted(PageSize::K4);
+    let mut node = crafted(K4);
     node.reserved(start, bytes, false);
     assert_eq!(
         without - free(&node),
@@ -193,18 +191,18 @@ fn reserved_ranges_are_mapped_but_kept() {
         "a child of /reserved-memory"
     );
 
-    let mut block = crafted(PageSize::K4);
+    let mut block = crafted(K4);
     block.memreserve(start, bytes);
     assert_eq!(without - free(&block), touched, "the reservation block");
 
-    let mut both = crafted(PageSize::K4);
+    let mut both = crafted(K4);
     both.memreserve(start, bytes)
         .reserved(start + 4096, bytes, false);
     assert_eq!(without - free(&both), touched + 4096, "both, which overlap");
 
     // Where there is a disk there may be programs, for whose stacks the kernel has tables: against
     // a disk of one page they are the same.
-    let mut disk = crafted(PageSize::K4);
+    let mut disk = crafted(K4);
     disk.set("/chosen", "linux,initrd-start", start);
     disk.set("/chosen", "linux,initrd-end", start + 1);
     let one_page = free(&disk);
@@ -226,14 +224,14 @@ fn reserved_ranges_are_mapped_but_kept() {
 /// there is not ours to give.
 #[test]
 fn a_reserved_range_in_the_images_static_storage_is_kept() {
-    for size in SIZES {
+    for size in PageSize::ALL {
         let given_back = |tree: &Crafted| tree.ok().number("memory.static_bytes_given_back");
         let without = given_back(&crafted(size));
         let end = IMAGE + image_memory();
         let mut tree = crafted(size);
         tree.memreserve(end - 0x1_0000, 1)
             .reserved(end - 8, 16, false);
-        let touched = if size == PageSize::K64 {
+        let touched = if size == K64 {
             0x1_0000
         } else {
             2 * size.bytes()
@@ -255,24 +253,24 @@ fn an_initial_ram_disk_by_qemu_is_kept() {
     std::fs::write(&disk, vec![7; 5 * MIB as usize]).unwrap();
     let request = Request {
         initrd: Some(disk),
-        ..sized(PageSize::K64)
+        ..sized(K64)
     };
     let with = crate::kernel::machine::ok(&request).number("memory.free_bytes");
-    let without = crate::kernel::machine::ok(&sized(PageSize::K64)).number("memory.free_bytes");
+    let without = crate::kernel::machine::ok(&sized(K64)).number("memory.free_bytes");
     // The tree that QEMU makes grows by the two properties that describe the disk.
     assert!(
-        (5 * MIB..=5 * MIB + PageSize::K64.bytes()).contains(&(without - with)),
+        (5 * MIB..=5 * MIB + K64.bytes()).contains(&(without - with)),
         "{without} {with}"
     );
 }
 
 #[test]
 fn a_reserved_range_outside_ram_is_reported_and_harmless() {
-    let mut tree = crafted(PageSize::K4);
+    let mut tree = crafted(K4);
     tree.reserved(0x1_0000_0000, 0x1000, false)
         .memreserve(RAM + GIB - 0x1000, 0x3000);
     let kernel = tree.ok();
-    assert_maps(&kernel, PageSize::K4, &[range(RAM, RAM + GIB)]);
+    assert_maps(&kernel, K4, &[range(RAM, RAM + GIB)]);
     kernel.prints("reserved range 0x100000000 to 0x100001000 lies outside RAM");
     kernel.prints("reserved range 0x80000000 to 0x80002000 lies outside RAM");
 }
@@ -288,11 +286,11 @@ fn the_image_may_lie_in_the_last_of_many_banks() {
         load_address: Some(RAM + 512 * MIB),
         memory: GIB,
         rodata: Some(Rodata::Off),
-        ..sized(PageSize::K16)
+        ..sized(K16)
     });
     let kernel = tree.banks(&banks).ok();
     let ranges = banks.map(|(start, bytes)| range(start, start + bytes));
-    assert_maps(&kernel, PageSize::K16, &ranges);
+    assert_maps(&kernel, K16, &ranges);
 }
 
 /// 128 of each kind is what early memory holds; the image and the tree are two reserved ranges.
@@ -301,7 +299,7 @@ fn as_many_ranges_as_fit() {
     let mut banks: Vec<_> = (0..128).map(|n| (RAM + n * 8 * MIB, 4 * MIB)).collect();
     // The image lies in the first, 2 MiB from its start.
     banks[0].1 = 7 * MIB;
-    let mut tree = crafted(PageSize::K4);
+    let mut tree = crafted(K4);
     tree.banks(&banks);
     for (start, _) in &banks[1..] {
         tree.reserved(start + MIB, MIB, true);
@@ -315,19 +313,19 @@ fn as_many_ranges_as_fit() {
         ranges.push(range(*start, start + MIB));
         ranges.push(range(start + 2 * MIB, start + bytes));
     }
-    assert_maps(&kernel, PageSize::K4, &ranges);
+    assert_maps(&kernel, K4, &ranges);
 }
 
 #[test]
 fn one_range_too_many_is_refused_or_joined_by_its_kind() {
     let many = |n: u64| (RAM + 256 * MIB + n * 2 * MIB, MIB);
-    let mut banks = crafted(PageSize::K4);
+    let mut banks = crafted(K4);
     let list: Vec<_> = std::iter::once((RAM, 16 * MIB))
         .chain((0..128).map(many))
         .collect();
     banks.banks(&list);
-    let mut no_map = crafted(PageSize::K4);
-    let mut reserved = crafted(PageSize::K4);
+    let mut no_map = crafted(K4);
+    let mut reserved = crafted(K4);
     for (start, bytes) in (0..129).map(many) {
         no_map.reserved(start, bytes, true);
         reserved.reserved(start, bytes, false);
@@ -338,7 +336,7 @@ fn one_range_too_many_is_refused_or_joined_by_its_kind() {
     ] {
         let kernel = tree.refused();
         let line = format!("no room for the {what} at {at:#x}, the limit is 128");
-        assert!(kernel.reason().contains(&line), "{}", kernel.reason());
+        kernel.fails_with(&line);
     }
     // Reservations need only be kept, so near ones are taken together: 33 gaps leave 96 of 129.
     let between = 33 * MIB;
@@ -349,9 +347,9 @@ fn one_range_too_many_is_refused_or_joined_by_its_kind() {
 
 #[test]
 fn the_image_in_a_no_map_range_is_refused() {
-    let mut tree = crafted(PageSize::K4);
+    let mut tree = crafted(K4);
     tree.reserved(IMAGE + 0x1000, 0x1000, true);
     let kernel = tree.refused();
-    assert!(kernel.reason().contains("no-map"), "{}", kernel.reason());
-    assert!(kernel.reason().contains("image"), "{}", kernel.reason());
+    kernel.fails_with("no-map");
+    kernel.fails_with("image");
 }

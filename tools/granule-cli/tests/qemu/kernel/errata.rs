@@ -1,11 +1,14 @@
 //! Errata: the CPU's own, forced ones, and what they change where TLBIs are issued.
 
-use granule_cli::{LinearMap, PageSize, Request};
+use granule_cli::PageSize::{self, K4, K16, K64};
+use granule_cli::{LinearMap, Request};
 
-use crate::kernel::machine::{Kernel, SIZES, ok, sized};
+use crate::booted::Booted;
+use crate::hooked::on_cpu;
+use crate::kernel::machine::{ok, sized};
 
 /// On QEMU's max, whose MIDR is of no erratum's CPU.
-fn forced(size: PageSize, strategy: LinearMap, names: &str) -> Kernel {
+fn forced(size: PageSize, strategy: LinearMap, names: &str) -> Booted {
     ok(&Request {
         cpu: "max".into(),
         linear_map: Some(strategy),
@@ -16,12 +19,12 @@ fn forced(size: PageSize, strategy: LinearMap, names: &str) -> Kernel {
 
 #[test]
 fn repeated_tlbis_are_twice_as_many() {
-    for size in SIZES {
+    for size in PageSize::ALL {
         let plain = forced(size, LinearMap::Base, "");
         let repeated = forced(size, LinearMap::Base, "cortex-a76-1286807");
-        assert_eq!(plain.errata(), [""; 0]);
-        assert_eq!(repeated.errata(), ["cortex-a76-1286807"]);
-        let number = |kernel: &Kernel, key: &str| kernel.number(&format!("linear_map.{key}"));
+        assert_eq!(plain.texts("errata"), [""; 0]);
+        assert_eq!(repeated.texts("errata"), ["cortex-a76-1286807"]);
+        let number = |kernel: &Booted, key: &str| kernel.number(&format!("linear_map.{key}"));
         let tlbi = number(&plain, "tlbi");
         assert_eq!(number(&repeated, "tlbi"), 2 * tlbi, "{size:?}");
         // Each is followed by a DSB of its own.
@@ -43,17 +46,20 @@ fn repeated_tlbis_are_twice_as_many() {
 
 #[test]
 fn a_map_without_tlbis_repeats_none() {
-    let plain = forced(PageSize::K16, LinearMap::Direct, "");
-    let repeated = forced(PageSize::K16, LinearMap::Direct, "falkor-1009");
+    let plain = forced(K16, LinearMap::Direct, "");
+    let repeated = forced(K16, LinearMap::Direct, "falkor-1009");
     assert_eq!(repeated.counts(), plain.counts());
-    assert_eq!(repeated.number("linear_map.tlbi"), 0);
+    repeated.has("linear_map.tlbi", 0);
 }
 
 #[test]
 fn several_are_reported_in_the_tables_order_and_unknown_ones_ignored() {
     let names = "falkor-1009,cortex-a99-1,,cortex-a76-1286807";
-    let kernel = forced(PageSize::K4, LinearMap::Direct, names);
-    assert_eq!(kernel.errata(), ["cortex-a76-1286807", "falkor-1009"]);
+    let kernel = forced(K4, LinearMap::Direct, names);
+    assert_eq!(
+        kernel.texts("errata"),
+        ["cortex-a76-1286807", "falkor-1009"]
+    );
     kernel.prints("arm64.errata=cortex-a99-1: expected the name of an erratum");
     kernel.does_not_print("arm64.errata=: ");
 }
@@ -63,16 +69,13 @@ fn several_are_reported_in_the_tables_order_and_unknown_ones_ignored() {
 #[test]
 fn a_cpus_own_errata_are_found() {
     for (cpu, size, errata) in [
-        ("a64fx", PageSize::K64, &["a64fx-010001"][..]),
-        ("cortex-a76", PageSize::K4, &["cortex-a76-4193800"]),
-        ("neoverse-n1", PageSize::K16, &["neoverse-n1-4193800"]),
-        ("cortex-a72", PageSize::K4, &[]),
-        ("max", PageSize::K4, &[]),
+        ("a64fx", K64, &["a64fx-010001"][..]),
+        ("cortex-a76", K4, &["cortex-a76-4193800"]),
+        ("neoverse-n1", K16, &["neoverse-n1-4193800"]),
+        ("cortex-a72", K4, &[]),
+        ("max", K4, &[]),
     ] {
-        let kernel = ok(&Request {
-            cpu: cpu.into(),
-            ..sized(size)
-        });
-        assert_eq!(kernel.errata(), errata, "{cpu}");
+        let kernel = ok(&on_cpu(sized(size), cpu));
+        assert_eq!(kernel.texts("errata"), errata, "{cpu}");
     }
 }

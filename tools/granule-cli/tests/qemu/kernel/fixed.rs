@@ -3,7 +3,8 @@
 
 use granule_cli::{Outcome, PageSize, Request};
 
-use crate::kernel::machine::{SIZES, ends, fixed_image, ok, request};
+use crate::hooked::on_cpu;
+use crate::kernel::machine::{ends, fixed_image, ok, request};
 
 fn with(size: PageSize) -> Request {
     Request {
@@ -16,7 +17,7 @@ fn with(size: PageSize) -> Request {
 #[test]
 fn the_header_names_the_page_size() {
     let number = |image: std::path::PathBuf| std::fs::read(image).unwrap()[24] >> 1 & 3;
-    for (size, expected) in SIZES.into_iter().zip(1..) {
+    for (size, expected) in PageSize::ALL.into_iter().zip(1..) {
         assert_eq!(number(fixed_image(size)), expected, "{size:?}");
     }
     assert_eq!(number(crate::image::image()), 0);
@@ -24,13 +25,13 @@ fn the_header_names_the_page_size() {
 
 #[test]
 fn it_boots_with_its_size_requested_or_not() {
-    for size in SIZES {
+    for size in PageSize::ALL {
         for page_size in [None, Some(size)] {
             let kernel = ok(&Request {
                 page_size,
                 ..with(size)
             });
-            assert_eq!(kernel.number("page_size"), size.bytes());
+            kernel.has("page_size", size.bytes());
             kernel.does_not_print("ignored");
         }
     }
@@ -38,14 +39,17 @@ fn it_boots_with_its_size_requested_or_not() {
 
 #[test]
 fn another_size_falls_through_with_a_line() {
-    for size in SIZES {
-        let other = SIZES.into_iter().find(|other| *other != size).unwrap();
+    for size in PageSize::ALL {
+        let other = PageSize::ALL
+            .into_iter()
+            .find(|other| *other != size)
+            .unwrap();
         let kernel = ok(&Request {
             page_size: Some(other),
             ..with(size)
         });
-        assert_eq!(kernel.number("page_size"), size.bytes());
-        assert_eq!(kernel.text("page_size_source"), "fallback");
+        kernel.has("page_size", size.bytes());
+        kernel.has("page_size_source", "fallback");
         let (other, size) = (other.word(), size.word());
         kernel.prints(&format!(
             "command line: page size {other} ignored: this kernel was built for {size} only"
@@ -55,7 +59,7 @@ fn another_size_falls_through_with_a_line() {
 
 #[test]
 fn address_sizes_are_chosen_at_boot() {
-    for size in SIZES {
+    for size in PageSize::ALL {
         for (cpu, bits, formats) in [
             ("max", 39, true),
             ("max", 52, true),
@@ -66,7 +70,7 @@ fn address_sizes_are_chosen_at_boot() {
                 va_bits: Some(bits),
                 ..with(size)
             });
-            assert_eq!(kernel.number("va_bits"), u64::from(bits));
+            kernel.has("va_bits", bits);
             let formats = formats && size != PageSize::K64;
             assert_eq!(kernel.flag("lpa2"), formats, "{size:?} {cpu} {bits}");
         }
@@ -76,27 +80,21 @@ fn address_sizes_are_chosen_at_boot() {
 /// The self-check, several CPUs, and live splits while the kernel runs, with the one instance there is.
 #[test]
 fn everything_else_is_there_too() {
-    for size in SIZES {
+    for size in PageSize::ALL {
         let kernel = ok(&Request {
             cpu: "max".into(),
             smp: 2,
             append: Some("granule.bench=permissions:1000".into()),
             ..with(size)
         });
-        assert_eq!(kernel.number("cpus"), 2);
+        kernel.has("cpus", 2);
         assert!(kernel.number("bench.page.random.stores") > 0);
     }
 }
 
 #[test]
 fn a_cpu_without_the_size_is_reported() {
-    let kernel = ends(
-        &Request {
-            cpu: "cortex-a72".into(),
-            ..with(PageSize::K16)
-        },
-        Outcome::Refused,
-    );
+    let kernel = ends(&on_cpu(with(PageSize::K16), "cortex-a72"), Outcome::Refused);
     let expected = "none of the page sizes that this kernel was built for";
-    assert!(kernel.reason().contains(expected), "{}", kernel.reason());
+    kernel.fails_with(expected);
 }

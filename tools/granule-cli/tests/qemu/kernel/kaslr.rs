@@ -1,13 +1,15 @@
 //! Address randomisation: what a seed moves, and what it must not change.
 
+use granule_cli::PageSize::{self, K4, K16, K64};
+use granule_cli::Request;
 use granule_cli::request::KaslrSeed;
-use granule_cli::{PageSize, Request};
 
-use crate::kernel::machine::{GIB, Kernel, MIB, SIZES, ok, sized};
+use crate::booted::Booted;
+use crate::kernel::machine::{GIB, MIB, ok, sized};
 
 const FIXED_IMAGE: &str = "0xffffffff80000000";
 
-fn seeded(size: PageSize, seed: KaslrSeed) -> Kernel {
+fn seeded(size: PageSize, seed: KaslrSeed) -> Booted {
     ok(&Request {
         memory: 2 * GIB,
         icount: true,
@@ -16,26 +18,26 @@ fn seeded(size: PageSize, seed: KaslrSeed) -> Kernel {
     })
 }
 
-fn address(kernel: &Kernel, key: &str) -> u64 {
+fn address(kernel: &Booted, key: &str) -> u64 {
     u64::from_str_radix(kernel.text(key).trim_start_matches("0x"), 16).unwrap()
 }
 
-fn addresses(kernel: &Kernel) -> [u64; 2] {
+fn addresses(kernel: &Booted) -> [u64; 2] {
     ["kaslr.image", "kaslr.linear_map"].map(|key| address(kernel, key))
 }
 
 #[test]
 fn a_seed_moves_image_and_linear_map_and_changes_no_count() {
-    for size in SIZES {
+    for size in PageSize::ALL {
         // A tree with the property, so that its length is the same in all boots.
         let fixed = seeded(size, KaslrSeed::Number(0));
-        assert_eq!(fixed.text("kaslr.state"), "no-seed");
-        assert_eq!(fixed.text("kaslr.image"), FIXED_IMAGE);
+        fixed.has("kaslr.state", "no-seed");
+        fixed.has("kaslr.image", FIXED_IMAGE);
         fixed.prints("KASLR is off: /chosen has no kaslr-seed");
         let mut seen = vec![addresses(&fixed)];
         for seed in [1, 0xfedc_ba98_7654_3210] {
             let moved = seeded(size, KaslrSeed::Number(seed));
-            assert_eq!(moved.text("kaslr.state"), "on");
+            moved.has("kaslr.state", "on");
             assert_eq!(moved.leaves(), fixed.leaves(), "{size:?} {seed:#x}");
             assert_eq!(moved.counts(), fixed.counts(), "{size:?} {seed:#x}");
             for key in [
@@ -45,7 +47,7 @@ fn a_seed_moves_image_and_linear_map_and_changes_no_count() {
                 "kaslr.image_places",
                 "kaslr.linear_map_places",
             ] {
-                assert_eq!(moved.number(key), fixed.number(key), "{size:?} {key}");
+                moved.has(key, fixed.number(key));
             }
             // Where the entries lie in their tables may cost some instructions.
             let instructions = [&moved, &fixed].map(|it| it.number("linear_map.instructions"));
@@ -68,7 +70,7 @@ fn a_seed_moves_image_and_linear_map_and_changes_no_count() {
             assert!(image.is_multiple_of(2 * MIB));
             assert!((0xffff_0000_0000_0000..0xffff_8000_0000_0000).contains(&linear_map));
             // Only the record has the place.
-            assert!(!moved.console.contains(&format!("{image:x}")));
+            moved.does_not_print(&format!("{image:x}"));
             seen.push([image, linear_map]);
         }
         let again = seeded(size, KaslrSeed::Number(1));
@@ -81,11 +83,11 @@ fn nokaslr_turns_it_off() {
     let kernel = ok(&Request {
         append: Some("nokaslr".into()),
         kaslr_seed: KaslrSeed::Random,
-        ..sized(PageSize::K4)
+        ..sized(K4)
     });
-    assert_eq!(kernel.text("kaslr.state"), "nokaslr");
-    assert_eq!(kernel.text("kaslr.image"), FIXED_IMAGE);
-    assert_eq!(kernel.text("kaslr.linear_map"), "0xffff000000000000");
+    kernel.has("kaslr.state", "nokaslr");
+    kernel.has("kaslr.image", FIXED_IMAGE);
+    kernel.has("kaslr.linear_map", "0xffff000000000000");
     kernel.prints("KASLR is off: nokaslr is in the command line");
 }
 
@@ -95,10 +97,10 @@ fn a_linear_map_without_room_stays() {
         memory: 24 * GIB,
         va_bits: Some(36),
         kaslr_seed: KaslrSeed::Number(7),
-        ..sized(PageSize::K16)
+        ..sized(K16)
     });
-    assert_eq!(kernel.number("kaslr.linear_map_places"), 1);
-    assert_eq!(kernel.text("kaslr.linear_map"), "0xfffffff000000000");
+    kernel.has("kaslr.linear_map_places", 1);
+    kernel.has("kaslr.linear_map", "0xfffffff000000000");
     assert_ne!(kernel.text("kaslr.image"), FIXED_IMAGE);
     kernel.prints("the linear map has one place only");
 }
@@ -113,9 +115,9 @@ fn the_seed_is_wiped() {
         memory: 64 * MIB,
         ram_file: Some(ram.clone()),
         kaslr_seed: KaslrSeed::Number(seed),
-        ..sized(PageSize::K64)
+        ..sized(K64)
     });
-    assert_eq!(kernel.text("kaslr.state"), "on");
+    kernel.has("kaslr.state", "on");
     let bytes = std::fs::read(ram).unwrap();
     let has = |wanted: &[u8]| contains(&bytes, wanted);
     assert!(has(b"kaslr-seed\0"), "the tree is not found in RAM");

@@ -4,14 +4,15 @@
 //! A CPU's own limit is shown with a bank that only the tree has, as nothing may touch it. RAM above
 //! 2^48 cannot be had from QEMU.
 
-use granule_cli::{PageSize, Request, Rodata};
+use granule_cli::PageSize::{self, K4, K64};
+use granule_cli::{Request, Rodata};
 
-use crate::kernel::machine::{GIB, RAM, SIZES, ok, sized};
+use crate::kernel::machine::{GIB, RAM, ok, sized};
 use crate::kernel::trees::Crafted;
 
 #[test]
 fn more_ram_than_36_bits_can_map() {
-    for size in SIZES {
+    for size in PageSize::ALL {
         let kernel = ok(&Request {
             memory: 64 * GIB,
             va_bits: Some(36),
@@ -20,7 +21,7 @@ fn more_ram_than_36_bits_can_map() {
         });
         // The linear map has half of the kernel's 2^36 bytes.
         assert_eq!(kernel.mapped(), 32 * GIB, "{size:?}");
-        assert_eq!(kernel.number("linear_map.ram_bytes"), 32 * GIB);
+        kernel.has("linear_map.ram_bytes", 32 * GIB);
         kernel.prints(&format!(
             "{} bytes of RAM do not fit the linear map",
             32 * GIB
@@ -36,13 +37,13 @@ fn the_image_may_lie_in_ram_that_is_left_out() {
         memory: 64 * GIB,
         va_bits: Some(36),
         load_address: Some(load),
-        ..sized(PageSize::K64)
+        ..sized(K64)
     });
     assert_eq!(kernel.mapped(), 32 * GIB);
     // It is not seen there, so there is nothing to protect.
-    assert_eq!(kernel.number("self_check.read_only_bytes"), 0);
+    kernel.has("self_check.read_only_bytes", 0);
     // Nor can what the image no longer needs be given to anyone.
-    assert_eq!(kernel.number("memory.static_bytes_given_back"), 0);
+    kernel.has("memory.static_bytes_given_back", 0);
 }
 
 #[test]
@@ -53,7 +54,7 @@ fn ram_just_fits_39_bits() {
         memory: 256 * GIB,
         va_bits: Some(39),
         rodata: Some(Rodata::Off),
-        ..sized(PageSize::K4)
+        ..sized(K4)
     });
     assert_eq!(kernel.mapped(), 256 * GIB);
     assert_eq!(kernel.leaves(), [(GIB, false, 256)]);
@@ -68,11 +69,11 @@ fn a_bank_beyond_the_cpus_physical_addresses_is_left_out() {
         let mut tree = Crafted::new(&Request {
             cpu: cpu.into(),
             memory: GIB,
-            ..sized(PageSize::K4)
+            ..sized(K4)
         });
         let kernel = tree.banks(&[(RAM, GIB), (limit, GIB)]).ok();
         assert_eq!(kernel.mapped(), GIB, "{cpu}");
-        assert_eq!(kernel.number("linear_map.ram_bytes"), GIB);
+        kernel.has("linear_map.ram_bytes", GIB);
         kernel.prints(&format!(
             "{GIB} bytes of RAM lie beyond the physical addresses"
         ));

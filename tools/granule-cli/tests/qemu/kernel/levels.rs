@@ -1,15 +1,17 @@
 //! Every VA size that each page size has, and the levels and formats that come of it.
 
-use granule_cli::{PageSize, Request, Rodata};
+use granule_cli::PageSize::{self, K4, K16, K64};
+use granule_cli::{Request, Rodata};
 
-use crate::kernel::machine::{GIB, RAM, SIZES, ok, sized};
+use crate::hooked::on_cpu;
+use crate::kernel::machine::{GIB, RAM, ok, sized};
 use crate::kernel::reference::{Reference, levels, range};
 
 const VA_BITS: [u8; 6] = [36, 39, 42, 47, 48, 52];
 
 #[test]
 fn all_va_sizes_on_a_cpu_with_52_bits() {
-    for size in SIZES {
+    for size in PageSize::ALL {
         for bits in VA_BITS {
             let kernel = ok(&Request {
                 cpu: "max".into(),
@@ -18,34 +20,22 @@ fn all_va_sizes_on_a_cpu_with_52_bits() {
                 ..sized(size)
             });
             let expected = levels(size, bits.into());
-            assert_eq!(kernel.number("va_bits"), u64::from(bits), "{size:?}");
-            assert_eq!(
-                kernel.number("levels"),
-                u64::from(expected),
-                "{size:?} {bits}"
-            );
+            kernel.has("va_bits", bits);
+            kernel.has("levels", expected);
             let start = 4 - i64::from(expected);
-            assert_eq!(kernel.integer("start_level"), start, "{size:?} {bits}");
+            kernel.has("start_level", start);
             // QEMU's max has 52 bits of physical address and no memory up there; with 4K and 16K
             // pages the wider format comes with LPA2 alone.
             let lpa2 = kernel.flag("lpa2");
-            assert!(!lpa2 || size != PageSize::K64);
-            assert!(lpa2 || size == PageSize::K64 || bits < 52);
-            let pa_bits = if lpa2 || size == PageSize::K64 {
-                52
-            } else {
-                48
-            };
-            assert_eq!(kernel.number("pa_bits"), pa_bits, "{size:?} {bits}");
+            assert!(!lpa2 || size != K64);
+            assert!(lpa2 || size == K64 || bits < 52);
+            let pa_bits = if lpa2 || size == K64 { 52 } else { 48 };
+            kernel.has("pa_bits", pa_bits);
             let start = 4 - expected as i32;
-            let wide = lpa2 || size == PageSize::K64;
+            let wide = lpa2 || size == K64;
             let map = Reference::new(size, wide, false, &[range(RAM, RAM + 4 * GIB)]);
             assert_eq!(kernel.leaves(), map.leaves(), "{size:?} {bits}");
-            assert_eq!(
-                kernel.number("linear_map.tables"),
-                map.tables(start),
-                "{size:?} {bits}"
-            );
+            kernel.has("linear_map.tables", map.tables(start));
         }
     }
 }
@@ -53,30 +43,26 @@ fn all_va_sizes_on_a_cpu_with_52_bits() {
 #[test]
 fn va_sizes_on_a_cpu_with_48_bits() {
     for (size, bits) in [
-        (PageSize::K4, 36),
-        (PageSize::K4, 39),
-        (PageSize::K4, 47),
-        (PageSize::K16, 36),
-        (PageSize::K16, 42),
-        (PageSize::K64, 36),
-        (PageSize::K64, 42),
+        (K4, 36),
+        (K4, 39),
+        (K4, 47),
+        (K16, 36),
+        (K16, 42),
+        (K64, 36),
+        (K64, 42),
     ] {
         let kernel = ok(&Request {
             va_bits: Some(bits),
             ..sized(size)
         });
         let expected = levels(size, bits.into());
-        assert_eq!(kernel.number("levels"), u64::from(expected));
-        assert_eq!(kernel.number("pa_bits"), 48);
+        kernel.has("levels", expected);
+        kernel.has("pa_bits", 48);
         assert!(!kernel.flag("lpa2"));
         let map = Reference::new(size, false, true, &[range(RAM, RAM + 4 * GIB)]);
         assert_eq!(kernel.leaves(), map.leaves());
         let tables = map.tables(4 - expected as i32);
-        assert_eq!(
-            kernel.number("linear_map.tables"),
-            tables,
-            "{size:?} {bits}"
-        );
+        kernel.has("linear_map.tables", tables);
     }
 }
 
@@ -89,10 +75,7 @@ fn physical_bits_are_the_cpus() {
         ("cortex-a76", 40),
         ("neoverse-n1", 48),
     ] {
-        let kernel = ok(&Request {
-            cpu: cpu.into(),
-            ..sized(PageSize::K64)
-        });
-        assert_eq!(kernel.number("pa_bits"), bits, "{cpu}");
+        let kernel = ok(&on_cpu(sized(K64), cpu));
+        kernel.has("pa_bits", bits);
     }
 }

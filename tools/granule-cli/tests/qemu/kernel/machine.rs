@@ -2,13 +2,12 @@
 
 use std::path::PathBuf;
 
-use granule_cli::{Boot, Outcome, PageSize, Request};
-use serde_json::Value;
+use granule_cli::{Outcome, PageSize, Request};
 
-use crate::hooked::run;
+use crate::booted::Booted;
+pub(crate) use crate::hooked::ends;
 use crate::image::{built, image};
 
-pub(crate) const SIZES: [PageSize; 3] = [PageSize::K4, PageSize::K16, PageSize::K64];
 pub(crate) const GIB: u64 = 1 << 30;
 pub(crate) const MIB: u64 = 1 << 20;
 /// Where `virt` has its RAM, and where images lie by default.
@@ -45,77 +44,24 @@ pub(crate) fn sized(size: PageSize) -> Request {
 }
 
 /// Boots what must end well, having looked at all that holds for any such boot.
-pub(crate) fn ok(request: &Request) -> Kernel {
+#[track_caller]
+pub(crate) fn ok(request: &Request) -> Booted {
     let kernel = ends(request, Outcome::Ok);
     kernel.check_itself();
     kernel
 }
 
-/// Boots what must end that way.
-pub(crate) fn ends(request: &Request, outcome: Outcome) -> Kernel {
-    let boot = run(request);
-    assert_eq!(
-        boot.outcome,
-        outcome,
-        "{}\n{}\n{:?}",
-        boot.last_line(),
-        boot.console_text(),
-        request
-    );
-    assert_eq!(boot.last_line().lines().count(), 1);
-    Kernel {
-        json: boot.json(),
-        console: boot.console_text(),
-        boot,
-    }
-}
-
-/// A boot that has ended.
-pub(crate) struct Kernel {
-    pub(crate) boot: Boot,
-    pub(crate) json: Value,
-    pub(crate) console: String,
-}
-
 /// Leaves of one size: bytes of the leaf or group, whether it is a group, how many.
 pub(crate) type Leaves = Vec<(u64, bool, u64)>;
 
-impl Kernel {
-    fn at(&self, path: &str) -> &Value {
-        path.split('.').fold(&self.json, |value, key| &value[key])
-    }
-
-    pub(crate) fn number(&self, path: &str) -> u64 {
-        self.at(path)
-            .as_u64()
-            .unwrap_or_else(|| panic!("{path} is not a number in {}", self.json))
-    }
-
-    pub(crate) fn integer(&self, path: &str) -> i64 {
-        self.at(path)
-            .as_i64()
-            .unwrap_or_else(|| panic!("{path} is not a number in {}", self.json))
-    }
-
-    pub(crate) fn text(&self, path: &str) -> &str {
-        self.at(path)
-            .as_str()
-            .unwrap_or_else(|| panic!("{path} is not a text in {}", self.json))
-    }
-
-    pub(crate) fn flag(&self, path: &str) -> bool {
-        self.at(path)
-            .as_bool()
-            .unwrap_or_else(|| panic!("{path} is not a truth value in {}", self.json))
-    }
-
+impl Booted {
     pub(crate) fn mapped(&self) -> u64 {
         self.number("linear_map.mapped_bytes")
     }
 
     /// The leaves as the kernel records them, largest first, a group before a block of its size.
     pub(crate) fn leaves(&self) -> Leaves {
-        let leaves = self.at("linear_map.leaves").as_array().unwrap();
+        let leaves = self.value("linear_map.leaves").as_array().unwrap();
         let mut leaves: Leaves = leaves
             .iter()
             .map(|leaf| {
@@ -126,11 +72,6 @@ impl Kernel {
             .collect();
         leaves.sort_unstable_by(|a, b| b.cmp(a));
         leaves
-    }
-
-    pub(crate) fn errata(&self) -> Vec<&str> {
-        let errata = self.at("errata").as_array().unwrap();
-        errata.iter().map(|name| name.as_str().unwrap()).collect()
     }
 
     /// Everything counted, as one value that two boots of one request must agree in.
@@ -145,27 +86,6 @@ impl Kernel {
             "mapped_bytes",
         ]
         .map(|key| self.number(&format!("linear_map.{key}")))
-    }
-
-    /// The reason of a boot that did not end well.
-    pub(crate) fn reason(&self) -> &str {
-        self.boot.reason.as_deref().unwrap_or("")
-    }
-
-    /// The console must have exactly one line with this text in it.
-    #[track_caller]
-    pub(crate) fn prints(&self, text: &str) {
-        let lines = self.console.lines().filter(|line| line.contains(text));
-        assert_eq!(lines.count(), 1, "{text:?} once in:\n{}", self.console);
-    }
-
-    #[track_caller]
-    pub(crate) fn does_not_print(&self, text: &str) {
-        assert!(
-            !self.console.contains(text),
-            "{text:?} in:\n{}",
-            self.console
-        );
     }
 
     /// Checks what holds for any boot that ended well: the parts of the record agree, and the

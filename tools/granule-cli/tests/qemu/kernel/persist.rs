@@ -1,15 +1,17 @@
 //! RAM that survives a reset, read by a boot with another page size.
 
-use granule_cli::{PageSize, Request};
+use granule_cli::PageSize::{self, K4, K16, K64};
+use granule_cli::Request;
 use serde_json::{Value, json};
 use std::io::{Seek, SeekFrom, Write};
 use std::path::Path;
 
-use crate::kernel::machine::{Kernel, MIB, RAM, ok, sized};
+use crate::booted::Booted;
+use crate::kernel::machine::{MIB, RAM, ok, sized};
 
 const AREA: u64 = 0x4f00_0000;
 
-fn boot(size: PageSize, ram: &Path) -> Kernel {
+fn boot(size: PageSize, ram: &Path) -> Booted {
     ok(&Request {
         memory: 256 * MIB,
         ram_file: Some(ram.to_owned()),
@@ -19,7 +21,7 @@ fn boot(size: PageSize, ram: &Path) -> Kernel {
 }
 
 /// Boots, last page size, whether the map is the same, and the refusal.
-fn left(kernel: &Kernel) -> (Value, Value, Value, String) {
+fn left(kernel: &Booted) -> (Value, Value, Value, String) {
     let persist = &kernel.json["persist"];
     let refused = persist["linear_map_refused"].as_str().unwrap_or_default();
     (
@@ -34,24 +36,24 @@ fn left(kernel: &Kernel) -> (Value, Value, Value, String) {
 fn data_of_another_page_size_is_read_if_its_units_allow_and_else_refused() {
     let folder = tempfile::tempdir().unwrap();
     let ram = folder.path().join("ram");
-    let first = left(&boot(PageSize::K4, &ram));
+    let first = left(&boot(K4, &ram));
     assert_eq!(
         (first.0, first.1, first.2),
         (json!(1), Value::Null, Value::Null)
     );
     assert!(first.3.starts_with("no stamp"), "{}", first.3);
-    let again = left(&boot(PageSize::K4, &ram));
+    let again = left(&boot(K4, &ram));
     assert_eq!(again, (json!(2), json!(4096), json!(true), String::new()));
     // The count is in no unit of pages; the map's figures are.
-    let other = boot(PageSize::K64, &ram);
+    let other = boot(K64, &ram);
     let line = "written under 4k pages, and this kernel runs with 64k: not read; \
                 boot with arm64.pagesize=4k to read it";
     assert_eq!(
         left(&other),
         (json!(3), json!(4096), Value::Null, line.to_owned())
     );
-    assert!(other.console.contains(line), "{}", other.console);
-    let again = left(&boot(PageSize::K64, &ram));
+    other.mentions(line);
+    let again = left(&boot(K64, &ram));
     assert_eq!(again, (json!(4), json!(65536), json!(true), String::new()));
 
     // A bit decays in each of the two while the machine is off.
@@ -60,7 +62,7 @@ fn data_of_another_page_size_is_read_if_its_units_allow_and_else_refused() {
         file.seek(SeekFrom::Start(AREA - RAM + offset)).unwrap();
         file.write_all(&[0x5a]).unwrap();
     }
-    let decayed = boot(PageSize::K64, &ram);
+    let decayed = boot(K64, &ram);
     let found = left(&decayed);
     assert_eq!(
         (found.0, found.1, found.2),
@@ -79,7 +81,7 @@ fn an_area_that_cannot_be_used_is_reported_and_the_boot_goes_on() {
         let kernel = ok(&Request {
             memory: 256 * MIB,
             append: Some(format!("granule.persist={area}")),
-            ..sized(PageSize::K16)
+            ..sized(K16)
         });
         let line = format!("granule: granule.persist={area}: ");
         let printed = kernel.console.lines().find(|one| one.contains(&line));

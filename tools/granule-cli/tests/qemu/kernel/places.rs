@@ -1,8 +1,8 @@
 //! Where the image lies, and the exception level it is entered at: the same map comes of it.
 
-use granule_cli::Request;
+use granule_cli::{PageSize, Request};
 
-use crate::kernel::machine::{GIB, IMAGE, MIB, RAM, SIZES, ok, sized};
+use crate::kernel::machine::{GIB, IMAGE, MIB, RAM, ok, sized};
 use crate::kernel::reference::{Reference, range};
 
 #[test]
@@ -10,7 +10,7 @@ fn each_page_size_at_three_load_addresses() {
     let memory = 8 * GIB;
     // QEMU's own place, one above 4 GiB, and the last 4 MiB of RAM.
     for load in [IMAGE, 0x1_4000_0000, RAM + memory - 4 * MIB] {
-        for size in SIZES {
+        for size in PageSize::ALL {
             let kernel = ok(&Request {
                 memory,
                 load_address: Some(load),
@@ -20,8 +20,8 @@ fn each_page_size_at_three_load_addresses() {
             let expected = Reference::new(size, false, true, &[range(RAM, RAM + memory)]);
             assert_eq!(kernel.leaves(), expected.leaves(), "{size:?} at {load:#x}");
             assert_eq!(kernel.mapped(), memory);
-            assert_eq!(kernel.number("page_size"), size.bytes());
-            assert_eq!(kernel.text("page_size_source"), "command-line");
+            kernel.has("page_size", size.bytes());
+            kernel.has("page_size_source", "command-line");
         }
     }
 }
@@ -37,8 +37,8 @@ fn el1_and_el2_with_and_without_vhe() {
                 ..sized(granule_cli::PageSize::K64)
             });
             let stays = vhe && el == 2;
-            assert_eq!(kernel.number("entry_el"), u64::from(el), "{cpu}");
-            assert_eq!(kernel.number("run_el"), if stays { 2 } else { 1 }, "{cpu}");
+            kernel.has("entry_el", el);
+            kernel.has("run_el", if stays { 2 } else { 1 });
             assert_eq!(kernel.flag("vhe"), stays, "{cpu}");
         }
     }

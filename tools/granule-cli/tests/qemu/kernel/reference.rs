@@ -5,7 +5,7 @@
 //! It holds where virtual and physical address agree below the largest leaf, which they do when all
 //! of RAM fits the linear map.
 
-use granule_cli::PageSize;
+use granule_cli::PageSize::{self, K4, K16, K64};
 
 use crate::kernel::machine::Leaves;
 
@@ -29,7 +29,7 @@ const TIB: u64 = 1 << 40;
 /// `wide` is the 52-bit format (LPA2, or LPA with 64K pages), which allows blocks a level higher.
 pub(crate) fn sizes(size: PageSize, wide: bool) -> Vec<(u64, bool, i32)> {
     let narrow: &[(u64, bool, i32)] = match size {
-        PageSize::K4 => &[
+        K4 => &[
             (16 * GIB, true, 1),
             (GIB, false, 1),
             (32 * MIB, true, 2),
@@ -37,13 +37,13 @@ pub(crate) fn sizes(size: PageSize, wide: bool) -> Vec<(u64, bool, i32)> {
             (64 * KIB, true, 3),
             (4 * KIB, false, 3),
         ],
-        PageSize::K16 => &[
+        K16 => &[
             (GIB, true, 2),
             (32 * MIB, false, 2),
             (2 * MIB, true, 3),
             (16 * KIB, false, 3),
         ],
-        PageSize::K64 => &[
+        K64 => &[
             (16 * GIB, true, 2),
             (512 * MIB, false, 2),
             (2 * MIB, true, 3),
@@ -51,9 +51,9 @@ pub(crate) fn sizes(size: PageSize, wide: bool) -> Vec<(u64, bool, i32)> {
         ],
     };
     let higher = match size {
-        PageSize::K4 => (512 * GIB, false, 0),
-        PageSize::K16 => (64 * GIB, false, 1),
-        PageSize::K64 => (4 * TIB, false, 1),
+        K4 => (512 * GIB, false, 0),
+        K16 => (64 * GIB, false, 1),
+        K64 => (4 * TIB, false, 1),
     };
     wide.then_some(higher)
         .into_iter()
@@ -175,32 +175,22 @@ pub(crate) fn levels(size: PageSize, va_bits: u32) -> u32 {
 fn the_reference_agrees_with_counts_made_by_hand() {
     // 4K: 0x4000_0000 to 0x1_4000_0000 is four blocks of 1G, as a group of 16G would have to begin
     // at a multiple of 16G.
-    let four = Reference::new(PageSize::K4, false, false, &[range(GIB, 5 * GIB)]);
+    let four = Reference::new(K4, false, false, &[range(GIB, 5 * GIB)]);
     assert_eq!(four.leaves(), [(GIB, false, 4)]);
     assert_eq!(four.tables(0), 1);
-    let pages = Reference::new(PageSize::K4, false, true, &[range(GIB, 5 * GIB)]);
+    let pages = Reference::new(K4, false, true, &[range(GIB, 5 * GIB)]);
     assert_eq!(pages.leaves(), [(4 * KIB, false, 1 << 20)]);
     // One table of level 1, four of level 2, 2048 of level 3.
     assert_eq!(pages.tables(0), 1 + 4 + 2048);
     // 2M less one page at its start: 15 pages, then groups of 64K.
-    let odd = Reference::new(
-        PageSize::K4,
-        false,
-        false,
-        &[range(GIB + 4 * KIB, GIB + 2 * MIB)],
-    );
+    let odd = Reference::new(K4, false, false, &[range(GIB + 4 * KIB, GIB + 2 * MIB)]);
     assert_eq!(odd.leaves(), [(64 * KIB, true, 31), (4 * KIB, false, 15)]);
-    let k16 = Reference::new(
-        PageSize::K16,
-        false,
-        false,
-        &[range(GIB, 3 * GIB + 64 * MIB)],
-    );
+    let k16 = Reference::new(K16, false, false, &[range(GIB, 3 * GIB + 64 * MIB)]);
     assert_eq!(k16.leaves(), [(GIB, true, 2), (32 * MIB, false, 2)]);
-    let k64 = Reference::new(PageSize::K64, false, false, &[range(15 * GIB, 33 * GIB)]);
+    let k64 = Reference::new(K64, false, false, &[range(15 * GIB, 33 * GIB)]);
     assert_eq!(k64.leaves(), [(16 * GIB, true, 1), (512 * MIB, false, 4)]);
-    assert_eq!(levels(PageSize::K4, 52), 5);
-    assert_eq!(levels(PageSize::K16, 48), 4);
-    assert_eq!(levels(PageSize::K64, 36), 2);
-    assert_eq!(entry_bytes(PageSize::K16, 1), 64 * GIB);
+    assert_eq!(levels(K4, 52), 5);
+    assert_eq!(levels(K16, 48), 4);
+    assert_eq!(levels(K64, 36), 2);
+    assert_eq!(entry_bytes(K16, 1), 64 * GIB);
 }

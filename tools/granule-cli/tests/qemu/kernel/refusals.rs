@@ -2,28 +2,31 @@
 //! boot record, and never silence.
 
 use dtoolkit::model::{DeviceTreeNode, DeviceTreeProperty};
+use granule_cli::PageSize::{self, K4, K16, K64};
 use granule_cli::boot::tree;
-use granule_cli::{Outcome, PageSize, Request};
+use granule_cli::{Outcome, Request};
 
-use crate::kernel::machine::{GIB, IMAGE, Kernel, MIB, RAM, ends, ok, request, sized};
+use crate::booted::Booted;
+use crate::hooked::saying;
+use crate::kernel::machine::{GIB, IMAGE, MIB, RAM, ends, ok, request, sized};
 use crate::kernel::trees::{Crafted, cells, with_tree};
 
 /// Hands the kernel these bytes for a tree.
-fn refused(dtb: &[u8]) -> Kernel {
+fn refused(dtb: &[u8]) -> Booted {
     let (request, _files) = with_tree(&request(), dtb);
     ends(&request, Outcome::Refused)
 }
 
 #[track_caller]
-fn assert_reason(kernel: &Kernel, text: &str) {
-    assert!(kernel.reason().contains(text), "{}", kernel.reason());
+fn assert_reason(kernel: &Booted, text: &str) {
+    kernel.fails_with(text);
     assert_eq!(kernel.boot.exit_code(), 1);
     assert!(!kernel.boot.bad_usage);
 }
 
 /// Told by the boot record alone: state parked, and nothing on the console.
 #[track_caller]
-fn assert_parked(kernel: &Kernel, text: &str) {
+fn assert_parked(kernel: &Booted, text: &str) {
     assert_reason(kernel, text);
     assert!(kernel.boot.boot_record.as_ref().unwrap().is_parked());
     assert_eq!(kernel.console, "");
@@ -125,7 +128,7 @@ fn damage_is_reported_with_the_path_of_its_node() {
 #[test]
 fn a_no_map_range_beside_the_tree() {
     let at = RAM + 128 * MIB;
-    for size in [PageSize::K4, PageSize::K16, PageSize::K64] {
+    for size in PageSize::ALL {
         let mut tree = Crafted::new(&sized(size));
         tree.reserved(at + (32 << 10), 4096, true);
         let (request, _files) = tree.request();
@@ -134,7 +137,7 @@ fn a_no_map_range_beside_the_tree() {
             dtb_address: Some(at),
             ..request
         };
-        if size == PageSize::K64 {
+        if size == K64 {
             let kernel = ends(&request, Outcome::Refused);
             assert_reason(&kernel, "no-map");
             assert_reason(&kernel, "in the pages of the device tree");
@@ -157,7 +160,7 @@ fn a_bank_without_the_image() {
 #[test]
 fn ram_that_is_too_small_for_its_tables() {
     // All but the image is reserved, and there is more RAM than the static pool's tables map.
-    let mut tree = Crafted::new(&sized(PageSize::K4));
+    let mut tree = Crafted::new(&sized(K4));
     tree.reserved(RAM, IMAGE - RAM, false)
         .reserved(IMAGE, 4 * GIB, false);
     let kernel = tree.refused();
@@ -177,7 +180,7 @@ fn the_least_ram_that_qemu_can_load_an_image_into() {
         Outcome::Refused,
     );
     assert_reason(&kernel, "QEMU: ");
-    for size in crate::kernel::machine::SIZES {
+    for size in PageSize::ALL {
         let kernel = ok(&Request {
             memory: 8 * MIB,
             ..sized(size)
@@ -237,21 +240,15 @@ fn words_that_are_not_understood_are_reported_and_passed_over() {
             "granule.test=kexec:filp@3: expected kernel, initrd, tree, flip",
         ),
     ] {
-        let kernel = ok(&Request {
-            append: Some(words.into()),
-            ..sized(PageSize::K64)
-        });
+        let kernel = ok(&saying(sized(K64), words));
         kernel.prints(line);
-        assert_eq!(kernel.text("linear_map.rodata"), "on");
-        assert_eq!(kernel.text("linear_map.strategy"), "direct");
+        kernel.has("linear_map.rodata", "on");
+        kernel.has("linear_map.strategy", "direct");
     }
 }
 
 #[test]
 fn a_command_line_that_is_too_long_is_reported() {
-    let kernel = ok(&Request {
-        append: Some("x".repeat(3000)),
-        ..sized(PageSize::K16)
-    });
+    let kernel = ok(&saying(sized(K16), &"x".repeat(3000)));
     kernel.prints("only 2048 are read");
 }

@@ -3,12 +3,13 @@
 use granule_cli::cost::job::MOST_IMAGE_BYTES;
 use granule_cli::{LinearMap, PageSize, Request, Rodata};
 
-use crate::kernel::machine::{GIB, IMAGE, Kernel, RAM, SIZES, ok, sized};
+use crate::booted::Booted;
+use crate::kernel::machine::{GIB, IMAGE, RAM, ok, sized};
 use crate::kernel::reference::{Reference, range};
 
 const END: u64 = RAM + 4 * GIB;
 
-fn boot(size: PageSize, rodata: Rodata, linear_map: LinearMap) -> Kernel {
+fn boot(size: PageSize, rodata: Rodata, linear_map: LinearMap) -> Booted {
     ok(&Request {
         rodata: Some(rodata),
         linear_map: Some(linear_map),
@@ -17,7 +18,7 @@ fn boot(size: PageSize, rodata: Rodata, linear_map: LinearMap) -> Kernel {
 }
 
 /// Text and constants are whole 64K pages, so one number serves every page size.
-fn read_only(kernel: &Kernel) -> u64 {
+fn read_only(kernel: &Booted) -> u64 {
     let bytes = kernel.number("self_check.read_only_bytes");
     assert!(
         bytes.is_multiple_of(64 << 10) && (64 << 10..MOST_IMAGE_BYTES).contains(&bytes),
@@ -28,19 +29,19 @@ fn read_only(kernel: &Kernel) -> u64 {
 
 #[test]
 fn off_protects_nothing_and_has_the_largest_leaves() {
-    for size in SIZES {
+    for size in PageSize::ALL {
         let kernel = boot(size, Rodata::Off, LinearMap::Direct);
-        assert_eq!(kernel.number("self_check.read_only_bytes"), 0);
+        kernel.has("self_check.read_only_bytes", 0);
         let expected = Reference::new(size, false, false, &[range(RAM, END)]);
         assert_eq!(kernel.leaves(), expected.leaves(), "{size:?}");
-        assert_eq!(kernel.text("linear_map.rodata"), "off");
+        kernel.has("linear_map.rodata", "off");
     }
 }
 
 #[test]
 fn noalias_protects_the_image_and_has_the_largest_leaves_round_it() {
     let mut protected = Vec::new();
-    for size in SIZES {
+    for size in PageSize::ALL {
         let kernel = boot(size, Rodata::Noalias, LinearMap::Direct);
         let constants = IMAGE + read_only(&kernel);
         let ranges = [
@@ -60,22 +61,22 @@ fn noalias_protects_the_image_and_has_the_largest_leaves_round_it() {
 
 #[test]
 fn on_and_full_are_the_same_and_in_pages() {
-    for size in SIZES {
+    for size in PageSize::ALL {
         let on = boot(size, Rodata::On, LinearMap::Direct);
         let full = boot(size, Rodata::Full, LinearMap::Direct);
         let pages = 4 * GIB / size.bytes();
         assert_eq!(on.leaves(), [(size.bytes(), false, pages)]);
         assert_eq!((on.leaves(), on.counts()), (full.leaves(), full.counts()));
         assert_eq!(read_only(&on), read_only(&full));
-        assert_eq!(full.text("linear_map.rodata"), "full");
+        full.has("linear_map.rodata", "full");
     }
 }
 
 #[test]
 fn on_is_the_default() {
     let kernel = ok(&sized(PageSize::K16));
-    assert_eq!(kernel.text("linear_map.rodata"), "on");
-    assert_eq!(kernel.text("linear_map.strategy"), "direct");
+    kernel.has("linear_map.rodata", "on");
+    kernel.has("linear_map.strategy", "direct");
     // The parts of the image that only the boot needs are given back and counted.
     let given_back = kernel.number("memory.static_bytes_given_back");
     assert!(
@@ -86,24 +87,17 @@ fn on_is_the_default() {
 
 #[test]
 fn base_and_direct_make_the_same_map() {
-    for size in SIZES {
+    for size in PageSize::ALL {
         for rodata in [Rodata::Off, Rodata::Noalias, Rodata::On] {
             let base = boot(size, rodata, LinearMap::Base);
             let direct = boot(size, rodata, LinearMap::Direct);
             assert_eq!(base.leaves(), direct.leaves(), "{size:?} {rodata:?}");
             for same in ["linear_map.tables", "self_check.read_only_bytes"] {
-                assert_eq!(
-                    base.number(same),
-                    direct.number(same),
-                    "{size:?} {rodata:?} {same}"
-                );
+                base.has(same, direct.number(same));
             }
             // The fixmap shows the table of its own slots, in a page that stays.
-            assert_eq!(
-                base.number("self_check.leaves"),
-                direct.number("self_check.leaves") + 1
-            );
-            assert_eq!(base.text("linear_map.strategy"), "base");
+            base.has("self_check.leaves", direct.number("self_check.leaves") + 1);
+            base.has("linear_map.strategy", "base");
         }
     }
 }

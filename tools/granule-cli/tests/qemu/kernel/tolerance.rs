@@ -3,20 +3,21 @@
 
 use dtoolkit::model::{DeviceTreeNode, DeviceTreeProperty};
 use granule_boot::tree::Tree;
+use granule_cli::PageSize::{self, K4, K16, K64};
 use granule_cli::boot::tree;
-use granule_cli::{Outcome, PageSize, Request, Rodata};
+use granule_cli::{Outcome, Request, Rodata};
+use granule_testing::text::assert_ends_with;
 
-use crate::kernel::machine::{GIB, IMAGE, Kernel, MIB, RAM, SIZES, ends, ok, request, sized};
+use crate::booted::Booted;
+use crate::hooked::saying;
+use crate::kernel::machine::{GIB, IMAGE, MIB, RAM, ends, ok, request, sized};
 use crate::kernel::trees::{Crafted, cells, with_tree};
 
 const UART: &str = "/pl011@9000000";
 
 /// The machine with more words for the kernel.
-fn saying(words: &str) -> Crafted {
-    Crafted::new(&Request {
-        append: Some(words.into()),
-        ..request()
-    })
+fn with_words(words: &str) -> Crafted {
+    Crafted::new(&saying(request(), words))
 }
 
 /// One GiB, in which nothing is read-only, so that each bank is one piece.
@@ -30,7 +31,7 @@ fn one_gib(size: PageSize) -> Crafted {
 
 #[test]
 fn names_over_31_characters() {
-    let mut tree = one_gib(PageSize::K4);
+    let mut tree = one_gib(K4);
     let mut deep = DeviceTreeNode::new_unchecked("usb-controller-with-a-very-long-name@fe200000");
     deep.add_child(DeviceTreeNode::new_unchecked("y".repeat(300)));
     tree.tree.root.add_child(deep);
@@ -91,7 +92,7 @@ fn ordered(dtb: &[u8], order: [usize; 3]) -> Vec<u8> {
 
 #[test]
 fn the_blocks_of_a_tree_in_any_order() {
-    let mut tree = one_gib(PageSize::K16);
+    let mut tree = one_gib(K16);
     tree.memreserve(RAM + 512 * MIB, 4 * MIB);
     let (base, _files) = tree.request();
     let bytes = tree.bytes();
@@ -106,30 +107,53 @@ fn the_blocks_of_a_tree_in_any_order() {
     }
     // The reservation was read in all orders.
     assert!(free.iter().all(|bytes| *bytes == free[0]), "{free:?}");
-    let none = one_gib(PageSize::K16).ok().number("memory.free_bytes");
+    let none = one_gib(K16).ok().number("memory.free_bytes");
     assert_eq!(none - free[0], 4 * MIB);
+}
+
+/// A tree in which that property of a node is another one; without a value it is gone.
+fn edited(words: &str, path: &str, name: &str, value: Option<&str>) -> Crafted {
+    let mut tree = with_words(words);
+    match value {
+        Some(value) => tree.set(path, name, value),
+        None => tree.remove(path, name),
+    }
+    tree
 }
 
 #[test]
 fn earlycon_names_the_console_before_anything_else() {
-    let mut none = saying("earlycon=pl011,0x9000000");
-    none.remove("/chosen", "stdout-path");
-    none.ok();
-    let mut lost = saying("earlycon=pl011,mmio32,0x9000000,115200n8");
-    lost.set("/chosen", "stdout-path", "/nowhere@1");
-    lost.ok();
-    // The properties of a node make no difference to an address.
-    let mut other = saying("earlycon=pl011,0x9000000");
-    other.set(UART, "compatible", "vendor,uart");
-    other.ok();
+    let short = "earlycon=pl011,0x9000000";
+    let long = "earlycon=pl011,mmio32,0x9000000,115200n8";
+    for (words, path, name, value) in [
+        (short, "/chosen", "stdout-path", None),
+        (long, "/chosen", "stdout-path", Some("/nowhere@1")),
+        // The properties of a node make no difference to an address.
+        (short, UART, "compatible", Some("vendor,uart")),
+        // Linux's name of the device.
+        (
+            "console=ttyAMA0,115200 root=/dev/vda",
+            "/chosen",
+            "stdout-path",
+            None,
+        ),
+    ] {
+        edited(words, path, name, value).ok();
+    }
+    // The older name.
+    let mut older = edited("", "/chosen", "stdout-path", None);
+    older.set("/chosen", "linux,stdout-path", UART);
+    older.ok();
 }
 
 #[test]
 fn an_earlycon_that_is_not_understood_is_reported() {
-    let kernel = saying("earlycon=uart8250,io,0x3f8").ok();
+    let kernel = with_words("earlycon=uart8250,io,0x3f8").ok();
     kernel.prints("earlycon=uart8250,io,0x3f8: expected a UART and the address");
     // Without a value it means the console that the tree names.
-    saying("earlycon").ok().does_not_print("granule: earlycon");
+    with_words("earlycon")
+        .ok()
+        .does_not_print("granule: earlycon");
 }
 
 /// A console that cannot be used does not silence the next one, which prints why it was passed
@@ -147,13 +171,13 @@ fn a_console_that_cannot_be_used_is_passed_over_and_reported() {
             "in a no-map range of /reserved-memory",
         ),
     ] {
-        let mut tree = saying(&format!("earlycon=pl011,{base:#x}"));
+        let mut tree = with_words(&format!("earlycon=pl011,{base:#x}"));
         tree.reserved(RAM + 256 * MIB, 8192, true);
         let kernel = tree.ok();
         let line = format!("granule: not the console: earlycon= has registers {why}");
         kernel.prints(&line);
     }
-    let mut other = saying("console=ttyAMA0");
+    let mut other = with_words("console=ttyAMA0");
     let mut uart = DeviceTreeNode::new_unchecked("uart@a000000");
     for (name, value) in [
         ("compatible", b"vendor,uart\0".to_vec()),
@@ -172,60 +196,47 @@ fn a_console_that_cannot_be_used_is_passed_over_and_reported() {
 /// The records of a trace would be written into the registers.
 #[test]
 fn a_console_in_the_area_of_the_trace_is_passed_over() {
-    let kernel = saying("granule.trace=0x50000000,0x4000000 earlycon=pl011,0x50001000").ok();
+    let kernel = with_words("granule.trace=0x50000000,0x4000000 earlycon=pl011,0x50001000").ok();
     kernel.prints("not the console: earlycon= has registers in the area of granule.trace=");
 }
 
 #[test]
 fn every_console_that_is_named_is_reported_if_none_can_be_used() {
+    let mut tree = with_words("earlycon=pl011,0x9000001 console=ttyAMA0 console=ttyAMAx");
+    tree.set("/chosen", "stdout-path", "/nowhere@1");
     without_console(
-        |tree| {
-            let words = "earlycon=pl011,0x9000001 console=ttyAMA0 console=ttyAMAx";
-            tree.set("/chosen", "bootargs", words);
-            tree.set("/chosen", "stdout-path", "/nowhere@1");
-        },
+        &tree,
         "no console: earlycon= has registers at 0, unaligned, or across a multiple of 4096; \
          /chosen/stdout-path leads to no node; console= has a value that is not understood",
     );
 }
 
-#[test]
-fn a_console_by_its_older_name_or_by_linuxs_name_of_the_device() {
-    let mut older = saying("");
-    older.remove("/chosen", "stdout-path");
-    older.set("/chosen", "linux,stdout-path", UART);
-    older.ok();
-    let mut linux = saying("console=ttyAMA0,115200 root=/dev/vda");
-    linux.remove("/chosen", "stdout-path");
-    linux.ok();
-}
-
 /// Boots a kernel that has no console to its end.
-fn without_console(edit: impl FnOnce(&mut Crafted), why: &str) {
-    let mut tree = saying("");
-    edit(&mut tree);
+fn without_console(tree: &Crafted, why: &str) {
     let (request, _files) = tree.request();
     let kernel = ends(&request, Outcome::GuestExit);
     assert_eq!(kernel.console, "");
-    let reason = kernel.reason();
-    assert!(reason.contains(why), "{reason}");
-    assert!(reason.ends_with("the kernel had finished"), "{reason}");
+    kernel.fails_with(why);
+    assert_ends_with(kernel.reason(), "the kernel had finished");
 }
 
 #[test]
 fn without_a_console_the_kernel_boots_on_and_leaves_its_record() {
-    without_console(
-        |tree| tree.remove("/chosen", "stdout-path"),
-        "no console: no stdout-path in /chosen",
-    );
-    without_console(
-        |tree| tree.set("/chosen", "stdout-path", "/nowhere@1"),
-        "no console: /chosen/stdout-path leads to no node",
-    );
-    without_console(
-        |tree| tree.set(UART, "compatible", "vendor,uart"),
-        "leads to a device that is not a UART of a known kind",
-    );
+    let none = edited("", "/chosen", "stdout-path", None);
+    without_console(&none, "no console: no stdout-path in /chosen");
+    let nowhere = edited("", "/chosen", "stdout-path", Some("/nowhere@1"));
+    without_console(&nowhere, "no console: /chosen/stdout-path leads to no node");
+    let unknown = edited("", UART, "compatible", Some("vendor,uart"));
+    let why = "leads to a device that is not a UART of a known kind";
+    without_console(&unknown, why);
+    let mut bare = with_words("");
+    bare.tree.root.remove_child("chosen").unwrap();
+    without_console(&bare, "no console: no stdout-path in /chosen");
+    // A later failure replaces that reason. The user needs it more.
+    let mut fails = edited("", "/chosen", "stdout-path", None);
+    fails.set("/chosen", "linux,usable-memory-range", vec![0_u8; 12]);
+    let why = "the device tree's /chosen has a linux,usable-memory-range that is not whole pairs";
+    without_console(&fails, why);
 }
 
 /// An access there would fault, or write where something else lies.
@@ -239,42 +250,18 @@ fn a_console_that_cannot_be_where_the_tree_puts_it() {
         (IMAGE + 4096, "in the memory of the image"),
         (RAM + 511 * MIB, "in RAM"),
     ] {
-        without_console(|tree| tree.set(UART, "reg", cells(&[(base, 4096)])), why);
+        let mut tree = with_words("");
+        tree.set(UART, "reg", cells(&[(base, 4096)]));
+        without_console(&tree, why);
     }
 }
 
 #[test]
-fn without_chosen_the_kernel_boots_on() {
-    without_console(
-        |tree| drop(tree.tree.root.remove_child("chosen").unwrap()),
-        "no console: no stdout-path in /chosen",
-    );
-}
-
-/// The failure replaces the reason why there is no console. The user needs it more.
-#[test]
-fn without_a_console_a_later_failure_is_recorded() {
-    let line = "the device tree's /chosen has a linux,usable-memory-range that is not whole pairs";
-    without_console(
-        |tree| {
-            tree.remove("/chosen", "stdout-path");
-            tree.set("/chosen", "linux,usable-memory-range", vec![0_u8; 12]);
-        },
-        line,
-    );
-}
-
-#[test]
 fn a_boot_that_cannot_go_on_without_a_console_parks() {
-    let mut tree = saying("granule.trace=0x1");
-    tree.remove("/chosen", "stdout-path");
+    let tree = edited("granule.trace=0x1", "/chosen", "stdout-path", None);
     let kernel = tree.refused();
     assert!(kernel.boot.boot_record.as_ref().unwrap().is_parked());
-    assert!(
-        kernel.reason().contains("granule.trace"),
-        "{}",
-        kernel.reason()
-    );
+    kernel.fails_with("granule.trace");
     assert_eq!(kernel.console, "");
 }
 
@@ -282,7 +269,7 @@ fn a_boot_that_cannot_go_on_without_a_console_parks() {
 fn ranges_that_reach_the_end_of_the_address_space_have_no_effect() {
     let page = 4096;
     let end = u64::MAX - page + 1;
-    for size in SIZES {
+    for size in PageSize::ALL {
         let mut tree = one_gib(size);
         tree.bank_node(&[(end, page), (end, 2 * page)])
             .memreserve(end, page)
@@ -291,7 +278,7 @@ fn ranges_that_reach_the_end_of_the_address_space_have_no_effect() {
             .reserved(1 << 59, 1 << 51, true);
         let kernel = tree.ok();
         assert_eq!(kernel.mapped(), GIB);
-        assert_eq!(kernel.number("linear_map.ram_bytes"), GIB);
+        kernel.has("linear_map.ram_bytes", GIB);
         let node = "the device tree's /memory@fffffffffffff000 has";
         kernel.prints(&format!(
             "{node} 0x1000 bytes at {end:#x}, which reach the end of the address space; left out"
@@ -312,15 +299,15 @@ fn ranges_that_reach_the_end_of_the_address_space_have_no_effect() {
 #[test]
 fn a_reservation_without_an_end_keeps_what_is_ram() {
     let free = |tree: &Crafted| tree.ok().number("memory.free_bytes");
-    let mut bounded = one_gib(PageSize::K4);
+    let mut bounded = one_gib(K4);
     bounded.memreserve(RAM + 768 * MIB, 256 * MIB);
-    let mut endless = one_gib(PageSize::K4);
+    let mut endless = one_gib(K4);
     endless.memreserve(RAM + 768 * MIB, u64::MAX - RAM);
     assert_eq!(free(&endless), free(&bounded));
 }
 
 /// The pieces of the linear map, as first addresses and bytes.
-fn pieces(kernel: &Kernel) -> Vec<(u64, u64)> {
+fn pieces(kernel: &Booted) -> Vec<(u64, u64)> {
     let number = |text: &str| u64::from_str_radix(text, 16).unwrap();
     let pieces = kernel.text("linear_map.pieces").split(',');
     let pieces = pieces.map(|piece| piece.split_once('+').unwrap());
@@ -335,7 +322,7 @@ fn a_list_of_pieces_that_is_too_long_for_its_line_is_cut_and_counted() {
     let banks: Vec<_> = (0..128)
         .map(|n| (RAM + n * 8 * MIB, if n == 0 { 7 } else { 4 } * MIB))
         .collect();
-    let mut tree = one_gib(PageSize::K4);
+    let mut tree = one_gib(K4);
     tree.banks(&banks);
     for (start, _) in &banks[1..] {
         tree.reserved(start + MIB, 4096, true);
@@ -348,13 +335,13 @@ fn a_list_of_pieces_that_is_too_long_for_its_line_is_cut_and_counted() {
     let line = kernel.text("linear_map.pieces").len() + "@granule linear_map.pieces=".len();
     assert!((4096 - 32..=4094).contains(&line), "{line}");
     assert_eq!(recorded[2], (RAM + 9 * MIB + 4096, 3 * MIB - 4096));
-    let few = pieces(&one_gib(PageSize::K4).ok());
+    let few = pieces(&one_gib(K4).ok());
     assert_eq!(few, [(RAM, GIB)]);
 }
 
 #[test]
 fn memory_outside_linux_usable_memory_range_is_neither_mapped_nor_used() {
-    for size in SIZES {
+    for size in PageSize::ALL {
         let mut tree = one_gib(size);
         let ranges = [(RAM + 640 * MIB, 64 * MIB), (RAM, 512 * MIB)];
         tree.set("/chosen", "linux,usable-memory-range", cells(&ranges));
@@ -374,7 +361,7 @@ fn memory_outside_linux_usable_memory_range_is_neither_mapped_nor_used() {
 /// The tree is mapped by the boot tables, and the linear map leaves it alone.
 #[test]
 fn the_tree_may_lie_outside_the_usable_memory() {
-    let mut tree = one_gib(PageSize::K64);
+    let mut tree = one_gib(K64);
     let range = cells(&[(RAM, 512 * MIB)]);
     tree.set("/chosen", "linux,usable-memory-range", range);
     let (request, _files) = tree.request();
@@ -388,7 +375,7 @@ fn the_tree_may_lie_outside_the_usable_memory() {
 /// An initial RAM disk there is RAM that may not be mapped, so there is nothing to run.
 #[test]
 fn an_initial_ram_disk_outside_the_usable_memory_is_reported() {
-    let mut tree = one_gib(PageSize::K4);
+    let mut tree = one_gib(K4);
     let range = cells(&[(RAM, 512 * MIB)]);
     tree.set("/chosen", "linux,usable-memory-range", range);
     tree.set("/chosen", "linux,initrd-start", RAM + 700 * MIB);
@@ -406,7 +393,7 @@ fn a_trace_outside_the_usable_memory_is_refused() {
         (RAM + 600 * MIB, Some("another kernel keeps")),
         (RAM + 300 * MIB, None),
     ] {
-        let mut tree = saying(&format!("granule.trace={area:#x},0x1000000"));
+        let mut tree = with_words(&format!("granule.trace={area:#x},0x1000000"));
         tree.set(
             "/chosen",
             "linux,usable-memory-range",
@@ -415,7 +402,7 @@ fn a_trace_outside_the_usable_memory_is_refused() {
         match expected {
             Some(expected) => {
                 let kernel = tree.refused();
-                assert!(kernel.reason().contains(expected), "{}", kernel.reason());
+                kernel.fails_with(expected);
             }
             None => drop(tree.ok()),
         }
@@ -427,7 +414,7 @@ fn a_trace_outside_the_usable_memory_is_refused() {
 fn not_a_byte_outside_the_usable_memory_is_written() {
     let memory = 256 * MIB;
     let usable = [(RAM, 64 * MIB), (RAM + 160 * MIB, 64 * MIB)];
-    for size in SIZES {
+    for size in PageSize::ALL {
         let mut tree = Crafted::new(&Request {
             memory,
             dtb_address: Some(RAM + 48 * MIB),
@@ -464,7 +451,7 @@ fn not_a_byte_outside_the_usable_memory_is_written() {
 
 #[test]
 fn a_memory_node_gives_only_what_linux_usable_memory_leaves_of_it() {
-    let mut tree = one_gib(PageSize::K4);
+    let mut tree = one_gib(K4);
     tree.banks(&[(RAM, 512 * MIB), (RAM + 512 * MIB, 512 * MIB)]);
     let part = cells(&[(RAM + 600 * MIB, 8 * MIB)]);
     tree.set("/memory@60000000", "linux,usable-memory", part);
@@ -482,10 +469,10 @@ fn a_range_of_usable_memory_that_cannot_be_read_is_refused() {
         ("/chosen", "linux,usable-memory-range"),
         ("/memory@40000000", "linux,usable-memory"),
     ] {
-        let mut tree = one_gib(PageSize::K4);
+        let mut tree = one_gib(K4);
         tree.set(path, name, vec![0_u8; 12]);
         let kernel = tree.refused();
         let line = format!("the device tree's {path} has a {name} that is not whole pairs");
-        assert!(kernel.reason().contains(&line), "{}", kernel.reason());
+        kernel.fails_with(&line);
     }
 }

@@ -6,8 +6,9 @@ use granule_cli::boot::tree;
 use granule_cli::{Outcome, Request};
 use tempfile::TempDir;
 
+use crate::booted::Booted;
 use crate::hooked::hooked;
-use crate::kernel::machine::{self, Kernel};
+use crate::kernel::machine::{self};
 
 /// A tree that is being edited, and the machine it is for.
 pub(crate) struct Crafted {
@@ -106,13 +107,13 @@ impl Crafted {
     }
 
     /// Boots with the tree as it is now, which must end well.
-    pub(crate) fn ok(&self) -> Kernel {
+    pub(crate) fn ok(&self) -> Booted {
         let (request, _files) = self.request();
         machine::ok(&request)
     }
 
     /// Boots with the tree as it is now, which must be refused by the kernel.
-    pub(crate) fn refused(&self) -> Kernel {
+    pub(crate) fn refused(&self) -> Booted {
         let (request, _files) = self.request();
         machine::ends(&request, Outcome::Refused)
     }

@@ -16,16 +16,8 @@ const MOST_INSTRUCTIONS: u64 = 28_000_000;
 
 #[test]
 fn the_way_takes_few_instructions() {
-    for (copy, sizes) in [
-        (
-            false,
-            [PageSize::K4, PageSize::K64, PageSize::K16, PageSize::K4],
-        ),
-        (
-            true,
-            [PageSize::K64, PageSize::K4, PageSize::K16, PageSize::K64],
-        ),
-    ] {
+    let [k4, k16, k64] = PageSize::ALL;
+    for (copy, sizes) in [(false, [k4, k64, k16, k4]), (true, [k64, k4, k16, k64])] {
         let how = How {
             copy,
             uncached: false,

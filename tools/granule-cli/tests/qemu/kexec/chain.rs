@@ -7,8 +7,10 @@ use granule_cli::{Initramfs, Outcome, PageSize, Request};
 use granule_kexec::Digest;
 use serde_json::{Value, json};
 
+use crate::booted::Booted;
+use crate::hooked::saying;
 use crate::image::image;
-use crate::kexec::machine::{NEXT, Ran, SIZES, ends, program};
+use crate::kexec::machine::{NEXT, ends, program};
 
 /// Where an archive has that of the next kernel.
 const INNER: &str = "/boot/next.cpio";
@@ -38,7 +40,7 @@ pub(crate) fn every_pair(sizes: &[PageSize]) -> Vec<PageSize> {
 pub(crate) type Record = HashMap<String, String>;
 
 /// The records of a boot, one a kernel, each of which has ended.
-pub(crate) fn records(ran: &Ran) -> Vec<Record> {
+pub(crate) fn records(ran: &Booted) -> Vec<Record> {
     let boots = ran.value("boots").as_array().unwrap();
     let records = boots.iter().map(|boot| {
         assert_eq!(boot["ended"], true, "{boot}");
@@ -206,23 +208,20 @@ pub(crate) fn machine(cpus: u32, el: u8, gic: u8, cpu: &str) -> Request {
         gic,
         cpu: cpu.into(),
         timeout: std::time::Duration::from_secs(60),
-        ..crate::kexec::machine::machine(SIZES[0], cpus)
+        ..crate::kexec::machine::machine(PageSize::ALL[0], cpus)
     }
 }
 
 /// Boots with an archive whose first process is the program for tests of user space, which has the
 /// image at [`NEXT`].
 #[track_caller]
-pub(crate) fn program_does(request: &Request, words: &str, outcome: Outcome) -> Ran {
+pub(crate) fn program_does(request: &Request, words: &str, outcome: Outcome) -> Booted {
     let program = std::fs::read(crate::image::built("granule-user", "cargo xtask user")).unwrap();
     let archive = Initramfs::new()
         .program("/init", &program)
         .directory("/boot")
         .file(NEXT, &std::fs::read(image()).unwrap());
     let append = request.append.clone().unwrap_or_default();
-    let request = Request {
-        append: Some(format!("{append} -- {words}")),
-        ..request.clone()
-    };
+    let request = saying(request.clone(), &format!("{append} -- {words}"));
     ends(&request, archive, outcome)
 }

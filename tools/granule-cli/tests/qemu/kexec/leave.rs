@@ -1,84 +1,59 @@
 //! The way out of a kernel: from each page size into each, on every kind of machine; tasks stand
 //! still, CPUs go off, devices fall silent; and a refusal at the last moment leaves all as it was.
 
-use granule_cli::{Outcome, PageSize, Request};
+use granule_cli::PageSize::{self, K4, K16, K64};
+use granule_cli::{Outcome, Request};
 
+use test_case::test_case;
+
+use crate::booted::Booted;
+use crate::hooked::saying;
 use crate::kexec::chain::{How, every_pair, goes_through, machine, program_does, records};
-use crate::kexec::machine::{NEXT, Ran, SIZES, archive, ends};
+use crate::kexec::machine::{NEXT, archive, ends};
 
-const IN_PLACE: How = How {
-    copy: false,
-    uncached: false,
-};
-const COPIED: How = How {
-    copy: true,
-    uncached: false,
-};
-const PAST_CACHES: How = How {
-    copy: true,
-    uncached: true,
-};
-const IN_PLACE_PAST_CACHES: How = How {
-    copy: false,
-    uncached: true,
-};
+const fn how(copy: bool, uncached: bool) -> How {
+    How { copy, uncached }
+}
+
+const IN_PLACE: How = how(false, false);
+const COPIED: How = how(true, false);
 
 /// All ways, each on one CPU or on four.
 const EVERY_WAY: &[(How, u32)] = &[
     (IN_PLACE, 4),
     (COPIED, 1),
-    (PAST_CACHES, 4),
-    (IN_PLACE_PAST_CACHES, 1),
+    (how(true, true), 4),
+    (how(false, true), 1),
 ];
 const TWO_WAYS: &[(How, u32)] = &[(COPIED, 4), (IN_PLACE, 1)];
 
-fn on(el: u8, gic: u8, cpu: &str, sizes: &[PageSize], ways: &[(How, u32)]) {
+// Where it goes back to EL2 through the vectors that stay there, again and again, the CPU has no 16K pages.
+#[test_case(1, 3, "max", &EVERY_WAY[2..]; "at EL1 with a GIC of version 3")]
+#[test_case(1, 2, "max", TWO_WAYS; "at EL1 with a GIC of version 2")]
+#[test_case(2, 3, "neoverse-n1", EVERY_WAY; "at EL2 with VHE")]
+#[test_case(2, 2, "max", TWO_WAYS; "at EL2 with every feature")]
+#[test_case(2, 3, "cortex-a72", EVERY_WAY; "at EL2 without VHE")]
+#[test_case(2, 2, "cortex-a72", TWO_WAYS; "at EL2 without VHE with a GIC of version 2")]
+fn on(el: u8, gic: u8, cpu: &str, ways: &[(How, u32)]) {
+    let lacks_16k = cpu == "cortex-a72";
+    let sizes = if lacks_16k {
+        &[K4, K64][..]
+    } else {
+        &PageSize::ALL
+    };
     for (how, cpus) in ways.iter().copied() {
         let machine = machine(cpus, el, gic, cpu);
         let recorded = goes_through(&every_pair(sizes), &machine, how, "");
-        let vhe = el == 2 && !cpu.starts_with("cortex-a72");
+        let vhe = el == 2 && !lacks_16k;
         assert_eq!(recorded[0]["vhe"], vhe.to_string());
         assert_eq!(recorded[0]["entry_el"], el.to_string());
     }
 }
 
 #[test]
-fn at_el1_with_a_gic_of_version_3() {
-    on(1, 3, "max", &SIZES, &EVERY_WAY[2..]);
-}
-
-#[test]
-fn at_el1_with_a_gic_of_version_2() {
-    on(1, 2, "max", &SIZES, TWO_WAYS);
-}
-
-#[test]
-fn at_el2_with_vhe() {
-    on(2, 3, "neoverse-n1", &SIZES, EVERY_WAY);
-}
-
-#[test]
-fn at_el2_with_every_feature() {
-    on(2, 2, "max", &SIZES, TWO_WAYS);
-}
-
-/// Back to EL2 through the vectors that stay there, again and again. This CPU has no 16K pages.
-#[test]
-fn at_el2_without_vhe() {
-    let sizes = [PageSize::K4, PageSize::K64];
-    on(2, 3, "cortex-a72", &sizes, EVERY_WAY);
-    on(2, 2, "cortex-a72", &sizes, TWO_WAYS);
-}
-
-#[test]
 fn while_other_processes_run_fork_and_sleep() {
     // One that computes on the only CPU leaves it to nobody by itself, as nobody waits for it.
-    for (cpus, size, others) in [
-        (1, PageSize::K4, 1),
-        (1, PageSize::K64, 10),
-        (2, PageSize::K4, 10),
-        (4, PageSize::K16, 10),
-    ] {
+    for (cpus, size, others) in [(1, K4, 1), (1, K64, 10), (2, K4, 10), (4, K16, 10)] {
         let request = Request {
             page_size: Some(size),
             ..machine(cpus, 2, 3, "max")
@@ -88,16 +63,13 @@ fn while_other_processes_run_fork_and_sleep() {
         assert_eq!(recorded.len(), 2, "{}", ran.console);
         // All stay where they are from when they stood still.
         assert_eq!(recorded[0]["kexec.leaving.taken_up"], "0");
-        assert_eq!(
-            recorded[1]["kexec.from_page_size"],
-            size.bytes().to_string()
-        );
+        ran.has("boots.1.kexec.from_page_size", size.bytes());
         assert_eq!(recorded[1]["cpus"], cpus.to_string());
     }
 }
 
 /// The lines of what was refused.
-fn refused(ran: &Ran) -> Vec<&str> {
+fn refused(ran: &Booted) -> Vec<&str> {
     let lines = ran.console.lines();
     let refused =
         lines.filter_map(|printed| printed.trim_end().strip_prefix("granule: kexec refused: "));
@@ -111,7 +83,7 @@ const LOOKED_AT: &str = "the transitional tables do not map ";
 
 /// Returns the numbers of the program's line with these words.
 #[track_caller]
-fn numbers<const N: usize>(ran: &Ran, words: [&str; N]) -> [usize; N] {
+fn numbers<const N: usize>(ran: &Booted, words: [&str; N]) -> [usize; N] {
     let mut lines = ran.console.lines().map(|line| line.split_whitespace());
     let line = lines.find(|line| line.clone().next() == words.first().copied());
     let line: Vec<_> = line.unwrap_or_else(|| panic!("{}", ran.console)).collect();
@@ -125,7 +97,7 @@ fn numbers<const N: usize>(ran: &Ran, words: [&str; N]) -> [usize; N] {
 #[test]
 fn of_several_requests_at_once_one_is_verified() {
     let mut all_busy = 0;
-    for (cpus, size) in [(2, PageSize::K4), (4, PageSize::K64)] {
+    for (cpus, size) in [(2, K4), (4, K64)] {
         let request = Request {
             page_size: Some(size),
             append: Some("granule.test=kexec:loosen@1".into()),
@@ -140,10 +112,7 @@ fn of_several_requests_at_once_one_is_verified() {
         // Before the boot CPU gets a request.
         let another = printed.iter().filter(|line| **line == ANOTHER);
         assert_eq!(another.count(), busy, "{}", ran.console);
-        assert_eq!(
-            ran.number("user.frames_before"),
-            ran.number("user.frames_after")
-        );
+        ran.frames_came_back();
         all_busy += busy;
     }
     assert!(all_busy > 0, "no two requests ever came at once");
@@ -160,23 +129,20 @@ fn of_several_requests_at_once_one_is_verified() {
 /// Checks a refusal at the last moment: the program gets the error, twice, and then processes run
 /// on all CPUs as before.
 #[track_caller]
-fn stays(cpus: u32, gic: u8, test: &str, error: u32, line: &str) -> Ran {
-    let request = Request {
-        append: Some(format!("granule.test=kexec:{test}")),
-        ..machine(cpus, 2, gic, "max")
-    };
+fn stays(cpus: u32, gic: u8, test: &str, error: u32, line: &str) -> Booted {
+    let request = saying(
+        machine(cpus, 2, gic, "max"),
+        &format!("granule.test=kexec:{test}"),
+    );
     let words = format!("kexec-busy 9 {error} {cpus}");
     let ran = program_does(&request, &words, Outcome::Ok);
-    assert!(ran.prints("stayed"), "{}", ran.console);
+    ran.prints_line("stayed");
     let refused = refused(&ran);
     assert_eq!(refused.len(), 2, "{}", ran.console);
     for printed in refused {
         assert!(printed.contains(line), "{printed}");
     }
-    assert_eq!(
-        ran.number("user.frames_before"),
-        ran.number("user.frames_after")
-    );
+    ran.frames_came_back();
     ran
 }
 
@@ -196,7 +162,7 @@ fn a_cpu_that_does_not_go_off_keeps_all_as_it_was() {
         assert_eq!(printed.count(), 2, "{}", ran.console);
         // The first CPU: none is off yet.
         let ran = stays(3, gic, "stays@1", EBUSY, "CPU 1 (MPIDR 0x1)");
-        assert!(!ran.console.contains("started again"));
+        ran.does_not_print("started again");
     }
 }
 
@@ -222,19 +188,16 @@ fn nothing_loaded_is_nothing_to_leave_for() {
         let ran = ends(&request, archive(&lines), Outcome::GuestExit);
         let refused =
             "granule: kexec refused: no next kernel is loaded: load one first (kexec load IMAGE)";
-        assert!(ran.prints(refused), "{}", ran.console);
+        ran.prints_line(refused);
     }
 }
 
 /// One that waits in this kernel's memory would run what is written there.
 #[test]
 fn a_cpu_that_is_parked_is_not_left_behind() {
-    let request = Request {
-        append: Some("arm64.fake_cpu=1:parange=0".into()),
-        ..machine(3, 2, 3, "max")
-    };
+    let request = saying(machine(3, 2, 3, "max"), "arm64.fake_cpu=1:parange=0");
     let ran = program_does(&request, "kexec-busy 3 16 2", Outcome::Ok);
-    assert!(ran.prints("stayed"), "{}", ran.console);
+    ran.prints_line("stayed");
     let line = "granule: kexec refused: CPU 1 (MPIDR 0x1) cannot be switched off: it waits in this kernel's memory";
-    assert!(ran.console.contains(line), "{}", ran.console);
+    ran.mentions(line);
 }

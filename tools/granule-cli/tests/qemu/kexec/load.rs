@@ -1,9 +1,12 @@
 //! Loaded segments: their contents, their places, and how they are listed, replaced and unloaded.
 
-use granule_cli::{Outcome, PageSize, Request};
+use granule_cli::PageSize::{self, K4, K16, K64};
+use granule_cli::{Outcome, Request};
 
+use crate::booted::Booted;
+use crate::hooked::saying;
 use crate::image::image;
-use crate::kexec::machine::{NEXT, Ran, SIZES, archive, ends, machine};
+use crate::kexec::machine::{NEXT, archive, ends, machine};
 
 /// A line of `/sys/kernel/kexec_segments`: name, start, bytes, memory, bytes in place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +29,7 @@ struct Status {
 }
 
 /// Returns each output of `kexec status`.
-fn statuses(ran: &Ran) -> Vec<Status> {
+fn statuses(ran: &Booted) -> Vec<Status> {
     let mut all = Vec::new();
     let mut lines = ran.console.lines().peekable();
     while let Some(line) = lines.next() {
@@ -89,11 +92,7 @@ fn statuses(ran: &Ran) -> Vec<Status> {
 #[track_caller]
 fn loads(request: &Request, lines: &str) -> Vec<Status> {
     let ran = ends(request, archive(lines), Outcome::Ok);
-    assert_eq!(
-        ran.number("user.frames_before"),
-        ran.number("user.frames_after"),
-        "{lines}"
-    );
+    ran.frames_came_back();
     statuses(&ran)
 }
 
@@ -111,11 +110,7 @@ fn segments_lie_where_they_are_to_be_and_nothing_is_to_be_copied() {
     let image = std::fs::read(image()).unwrap();
     let word = |at: usize| u64::from_le_bytes(image[at..at + 8].try_into().unwrap());
     let (offset, memory) = (word(8), word(16));
-    for (size, cpus, el) in [
-        (PageSize::K4, 1, 2),
-        (PageSize::K16, 4, 1),
-        (PageSize::K64, 2, 2),
-    ] {
+    for (size, cpus, el) in [(K4, 1, 2), (K16, 4, 1), (K64, 2, 2)] {
         let request = Request {
             el,
             ..machine(size, cpus)
@@ -157,7 +152,7 @@ fn segments_lie_where_they_are_to_be_and_nothing_is_to_be_copied() {
 
 #[test]
 fn all_of_it_is_copied_on_request() {
-    for size in SIZES {
+    for size in PageSize::ALL {
         let lines = format!("load {NEXT} --initrd /init --copy\nstatus\n");
         let [status] = &loads(&machine(size, 1), &lines)[..] else {
             panic!("not one status");
@@ -176,7 +171,7 @@ fn all_of_it_is_copied_on_request() {
 /// Where this kernel itself is in the way, only what is not free is copied, and the next one runs.
 #[test]
 fn a_place_that_is_partly_free_is_used() {
-    for size in SIZES {
+    for size in PageSize::ALL {
         let request = Request {
             // A large leaf of a program could take all that is free there.
             append: Some("user_large_leaves=off granule.test=kexec:initrd@0x40000000".into()),
@@ -204,11 +199,11 @@ fn a_place_that_is_partly_free_is_used() {
         assert_eq!(kernel.in_place, pages(kernel.bytes, size));
         // An initramfs is read through the caches.
         assert_eq!(status.cleaned, 0);
-        assert_eq!(ran.number("kexec.bytes_copied"), status.copied);
-        assert_eq!(ran.value("boots").as_array().map(Vec::len), Some(2));
+        ran.has("kexec.bytes_copied", status.copied);
+        assert_eq!(ran.boot.boots.len(), 2);
         let arrived = ran.value("kexec.arrived.initrd.digest");
         assert!(arrived.is_string(), "{}", ran.json);
-        assert_eq!(ran.value("kexec.segment.initrd.digest"), arrived);
+        ran.has("kexec.segment.initrd.digest", arrived.clone());
     }
 }
 
@@ -216,11 +211,11 @@ fn a_place_that_is_partly_free_is_used() {
 /// elsewhere.
 #[test]
 fn memory_that_becomes_free_meanwhile_is_not_in_the_way() {
-    for (index, size) in SIZES.into_iter().enumerate() {
-        let request = Request {
-            append: Some("granule.test=kexec:frees@64".into()),
-            ..machine(size, 1 + index as u32)
-        };
+    for (index, size) in PageSize::ALL.into_iter().enumerate() {
+        let request = saying(
+            machine(size, 1 + index as u32),
+            "granule.test=kexec:frees@64",
+        );
         let lines = format!(
             "load {NEXT} --initrd /init\nstatus\nload {NEXT} --initrd /init --copy\nstatus\n"
         );
@@ -241,7 +236,7 @@ fn an_image_that_may_not_be_anywhere_is_where_ram_begins() {
     let mut image = std::fs::read(image()).unwrap();
     assert_ne!(image[24] & 8, 0);
     image[24] &= !8;
-    for size in SIZES {
+    for size in PageSize::ALL {
         let lines = "load /boot/low --initrd /init\nstatus\nexec\n";
         let archive = archive(lines).file("/boot/low", &image);
         let ran = ends(&machine(size, 1), archive, Outcome::Ok);
@@ -250,7 +245,7 @@ fn an_image_that_may_not_be_anywhere_is_where_ram_begins() {
         };
         assert_eq!(status.entry, 0x4000_0000, "{status:?}");
         assert!(status.segments.iter().all(|it| it.start >= status.entry));
-        assert_eq!(ran.value("boots").as_array().map(Vec::len), Some(2));
+        assert_eq!(ran.boot.boots.len(), 2);
     }
 }
 
@@ -260,7 +255,7 @@ fn the_last_one_that_is_loaded_counts() {
         "load {NEXT} --initrd /init\nstatus\nload {NEXT}\nstatus\n\
          load {NEXT} --copy\nstatus\nload {NEXT} --initrd /etc/kexec\nstatus\n"
     );
-    for size in SIZES {
+    for size in PageSize::ALL {
         let all = loads(&machine(size, 2), &lines);
         let [first, second, third, last] = &all[..] else {
             panic!("{all:?}");
@@ -279,20 +274,17 @@ fn the_last_one_that_is_loaded_counts() {
 #[test]
 fn memory_that_is_handed_over_is_read_by_the_next_kernel() {
     for (from, to) in [(0, 1), (1, 2), (2, 0)] {
-        let (from, to) = (SIZES[from], SIZES[to]);
-        let request = Request {
-            append: Some("granule.persist=0x4f000000,0x1000".into()),
-            ..machine(from, 1)
-        };
+        let (from, to) = (PageSize::ALL[from], PageSize::ALL[to]);
+        let request = saying(machine(from, 1), "granule.persist=0x4f000000,0x1000");
         let lines = format!("load {NEXT} --append arm64.pagesize={}\nexec\n", to.word());
         let ran = ends(&request, archive(&lines), Outcome::Ok);
-        assert_eq!(ran.number("kexec.to_page_size"), to.bytes());
-        assert_eq!(ran.number("persist.boots"), 2, "{}", ran.json);
-        assert_eq!(ran.number("persist.last_page_size"), from.bytes());
+        ran.has("kexec.to_page_size", to.bytes());
+        ran.has("persist.boots", 2);
+        ran.has("persist.last_page_size", from.bytes());
         let other = "granule.persist=0x4e000000,0x1000";
         let lines = format!("load {NEXT} --append {other}\nexec\n");
         let ran = ends(&request, archive(&lines), Outcome::Ok);
         // A command line with another place is not changed.
-        assert_eq!(ran.number("persist.boots"), 1, "{}", ran.json);
+        ran.has("persist.boots", 1);
     }
 }

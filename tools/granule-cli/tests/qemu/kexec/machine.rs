@@ -1,13 +1,9 @@
 //! Boots a machine whose first process is the `kexec` program: code that all rooms share.
 
-use granule_cli::{Boot, Initramfs, Outcome, PageSize, Request};
-use serde_json::Value;
+use granule_cli::{Initramfs, PageSize, Request};
 
-use crate::hooked;
+pub(crate) use crate::hooked::{ends as boots, ends_with as ends};
 use crate::image::{built, image};
-
-/// All page sizes.
-pub(crate) const SIZES: [PageSize; 3] = [PageSize::K4, PageSize::K16, PageSize::K64];
 
 /// Where the archive of [`archive`] has the image that is to be the next kernel.
 pub(crate) const NEXT: &str = "/boot/Image";
@@ -42,62 +38,4 @@ pub(crate) fn bare(lines: &str) -> Initramfs {
         .program("/init", &program())
         .directory("/etc")
         .file("/etc/kexec", lines.as_bytes())
-}
-
-/// A boot that has ended as it was to.
-#[derive(Debug)]
-pub(crate) struct Ran {
-    pub(crate) boot: Boot,
-    pub(crate) json: Value,
-    pub(crate) console: String,
-}
-
-impl Ran {
-    /// A number of the JSON object.
-    #[track_caller]
-    pub(crate) fn number(&self, path: &str) -> u64 {
-        self.value(path)
-            .as_u64()
-            .unwrap_or_else(|| panic!("{path} is not a number in {}", self.json))
-    }
-
-    /// Returns the value at that place of the JSON object; null if there is none.
-    pub(crate) fn value(&self, path: &str) -> &Value {
-        path.split('.').fold(&self.json, |value, key| {
-            match (value.is_array(), key.parse::<usize>()) {
-                (true, Ok(index)) => &value[index],
-                _ => &value[key],
-            }
-        })
-    }
-
-    /// Whether the console has this line.
-    pub(crate) fn prints(&self, line: &str) -> bool {
-        self.console
-            .lines()
-            .any(|printed| printed.trim_end() == line)
-    }
-}
-
-/// Boots with this archive, which must end that way.
-#[track_caller]
-pub(crate) fn ends(request: &Request, archive: Initramfs, outcome: Outcome) -> Ran {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    archive.write(file.path()).unwrap();
-    let request = Request {
-        initrd: Some(file.path().to_owned()),
-        ..request.clone()
-    };
-    boots(&request, outcome)
-}
-
-/// Boots as requested, which must end that way.
-#[track_caller]
-pub(crate) fn boots(request: &Request, outcome: Outcome) -> Ran {
-    let boot = hooked::ends(request, outcome);
-    Ran {
-        json: boot.json(),
-        console: boot.console_text(),
-        boot,
-    }
 }

@@ -1,30 +1,28 @@
 //! The `kexec` program itself: its words, and its lines for errors.
 
-use granule_cli::{Initramfs, Outcome, PageSize, Request};
+use granule_cli::PageSize::{self, K4, K16, K64};
+use granule_cli::{Initramfs, Outcome};
 
-use crate::kexec::machine::{NEXT, SIZES, archive, bare, ends, machine, program};
+use crate::hooked::saying;
+use crate::kexec::machine::{NEXT, archive, bare, ends, machine, program};
 
 /// Inputs that end the program with 1, and the line that it prints.
 #[test]
 fn each_error_of_the_program_is_one_line() {
     for (size, lines, line) in [
-        (PageSize::K4, "jump", "jump: no such command"),
-        (PageSize::K16, "load", "load: no image is named"),
-        (PageSize::K64, "load a b", "b: not understood"),
-        (PageSize::K4, "load a --fast", "--fast: not understood"),
-        (PageSize::K16, "unload a", "a: not understood"),
+        (K4, "jump", "jump: no such command"),
+        (K16, "load", "load: no image is named"),
+        (K64, "load a b", "b: not understood"),
+        (K4, "load a --fast", "--fast: not understood"),
+        (K16, "unload a", "a: not understood"),
+        (K64, "load a --initrd", "--initrd: nothing behind it"),
         (
-            PageSize::K64,
-            "load a --initrd",
-            "--initrd: nothing behind it",
-        ),
-        (
-            PageSize::K4,
+            K4,
             "# a comment\n\n  \nload /boot/none --append quiet",
             "/boot/none: ENOENT: there is no such file",
         ),
         (
-            PageSize::K16,
+            K16,
             "load /init --initrd /none",
             "/none: ENOENT: there is no such file",
         ),
@@ -39,7 +37,7 @@ fn each_error_of_the_program_is_one_line() {
             matches!(printed[..], [printed] if printed.contains(line)),
             "{lines:?}: {printed:?}"
         );
-        assert_eq!(ran.number("user.exit_code"), 1);
+        ran.has("user.exit_code", 1);
     }
 }
 
@@ -49,7 +47,7 @@ fn a_loaded_kernel_is_listed_and_unloaded() {
         "status\nload {NEXT} --initrd /etc/kexec --append  quiet  \nstatus\n\
          load {NEXT} --copy\nunload\nstatus\n"
     );
-    for size in SIZES {
+    for size in PageSize::ALL {
         let ran = ends(&machine(size, 1), archive(&lines), Outcome::Ok);
         let listed: Vec<_> = ran
             .console
@@ -67,13 +65,10 @@ fn a_loaded_kernel_is_listed_and_unloaded() {
 /// Its words may also come as arguments.
 #[test]
 fn arguments_are_a_command() {
-    let with = |words: &str| Request {
-        append: Some(format!("-- {words}")),
-        ..machine(PageSize::K16, 1)
-    };
+    let with = |words: &str| saying(machine(K16, 1), &format!("-- {words}"));
     let nothing = "not a command";
     let ran = ends(&with("status"), bare(nothing), Outcome::Ok);
-    assert!(ran.prints("loaded 0"), "{}", ran.console);
+    ran.prints_line("loaded 0");
     let words = format!("load {NEXT} --append quiet --copy");
     ends(&with(&words), archive(nothing), Outcome::Ok);
     for (words, line) in [
@@ -98,12 +93,8 @@ fn arguments_are_a_command() {
 #[test]
 fn without_its_file_it_prints_a_line() {
     let archive = Initramfs::new().program("/init", &program());
-    let ran = ends(&machine(PageSize::K4, 1), archive, Outcome::GuestExit);
-    assert!(
-        ran.prints("kexec: /etc/kexec: ENOENT: there is no such file"),
-        "{}",
-        ran.console
-    );
-    let nothing = ends(&machine(PageSize::K4, 1), bare("# none\n"), Outcome::Ok);
-    assert_eq!(nothing.number("user.exit_code"), 0);
+    let ran = ends(&machine(K4, 1), archive, Outcome::GuestExit);
+    ran.prints_line("kexec: /etc/kexec: ENOENT: there is no such file");
+    let nothing = ends(&machine(K4, 1), bare("# none\n"), Outcome::Ok);
+    nothing.has("user.exit_code", 0);
 }

@@ -9,12 +9,14 @@ use std::path::Path;
 use dtoolkit::ToPropertyValue;
 use dtoolkit::memreserve::MemoryReservation;
 use dtoolkit::model::{DeviceTreeNode, DeviceTreeProperty};
+use granule_cli::PageSize::{self, K4, K16, K64};
 use granule_cli::boot::tree;
-use granule_cli::{Initramfs, Outcome, PageSize, Request};
+use granule_cli::{Initramfs, Outcome, Request};
 
-use crate::hooked::test_image;
+use crate::booted::Booted;
+use crate::hooked::{on_cpu, saying, test_image};
 use crate::image::{built, image};
-use crate::kexec::machine::{Ran, SIZES, ends, machine};
+use crate::kexec::machine::{ends, machine};
 
 /// An archive whose first process is the program for tests, with a kernel at `/boot/Image`.
 fn tests() -> Initramfs {
@@ -37,26 +39,26 @@ fn tests_behind(bytes: usize, image: &Path) -> Initramfs {
 
 /// Boots a first process that does these words and succeeds.
 #[track_caller]
-fn does(request: &Request, archive: Initramfs, words: &str, line: &str) -> Ran {
+fn does(request: &Request, archive: Initramfs, words: &str, line: &str) -> Booted {
     let append = request.append.clone().unwrap_or_default();
-    let request = Request {
-        append: Some(format!("{append} -- {words}")),
-        ..request.clone()
-    };
+    let request = saying(request.clone(), &format!("{append} -- {words}"));
     let ran = ends(&request, archive, Outcome::Ok);
-    assert!(ran.prints(line), "no {line:?} in:\n{}", ran.console);
-    assert_eq!(
-        ran.number("user.frames_before"),
-        ran.number("user.frames_after")
-    );
+    ran.prints_line(line);
+    ran.frames_came_back();
     ran
 }
 
 /// Counts the kernel's refusals with these words.
-fn refusals(ran: &Ran, words: &str) -> usize {
+fn refusals(ran: &Booted, words: &str) -> usize {
     let lines = ran.console.lines();
     let refused = lines.filter_map(|line| line.strip_prefix("granule: kexec refused: "));
     refused.filter(|line| line.contains(words)).count()
+}
+
+/// The kernel must have refused so often with these words.
+#[track_caller]
+fn refuses(ran: &Booted, words: &str, times: usize) {
+    assert_eq!(refusals(ran, words), times, "{words}:\n{}", ran.console);
 }
 
 /// A file that is refused: its bytes, the error, and words of the line with the reason.
@@ -154,7 +156,7 @@ const TIMES: usize = 4;
 
 #[test]
 fn an_image_for_another_machine_is_refused_and_changes_nothing() {
-    for (index, size) in SIZES.into_iter().enumerate() {
+    for (index, size) in PageSize::ALL.into_iter().enumerate() {
         let (archive, words) = with(&wrong());
         let request = Request {
             el: 1 + (index % 2) as u8,
@@ -162,16 +164,10 @@ fn an_image_for_another_machine_is_refused_and_changes_nothing() {
         };
         let ran = does(&request, archive, &words, "refused");
         for one in wrong() {
-            assert_eq!(
-                refusals(&ran, one.words),
-                TIMES,
-                "{}:\n{}",
-                one.name,
-                ran.console
-            );
+            refuses(&ran, one.words, TIMES);
         }
         // And the command line, on both rounds.
-        assert_eq!(refusals(&ran, "the command line has"), 6, "{}", ran.console);
+        refuses(&ran, "the command line has", 6);
     }
 }
 
@@ -185,19 +181,16 @@ fn an_image_for_a_page_size_that_the_cpu_lacks_is_refused() {
     }];
     for (cpu, refused) in [("cortex-a53", true), ("max", false)] {
         let (archive, words) = with(&wrong);
-        let request = Request {
-            cpu: cpu.into(),
-            ..machine(PageSize::K4, 1)
-        };
+        let request = on_cpu(machine(K4, 1), cpu);
         if refused {
             let ran = does(&request, archive, &words, "refused");
-            assert_eq!(refusals(&ran, wrong[0].words), TIMES, "{}", ran.console);
+            refuses(&ran, wrong[0].words, TIMES);
         } else {
             // A CPU that has it gets no such line.
             let append = Some(format!(" -- {words}"));
             let request = Request { append, ..request };
             let ran = ends(&request, archive, Outcome::GuestExit);
-            assert_eq!(refusals(&ran, wrong[0].words), 0, "{}", ran.console);
+            refuses(&ran, wrong[0].words, 0);
         }
     }
 }
@@ -205,12 +198,7 @@ fn an_image_for_a_page_size_that_the_cpu_lacks_is_refused() {
 /// Faults of the call itself, each twice: with nothing loaded and with something.
 #[test]
 fn each_wrong_call_is_reported() {
-    let ran = does(
-        &machine(PageSize::K4, 1),
-        tests(),
-        "kexec-refused",
-        "refused",
-    );
+    let ran = does(&machine(K4, 1), tests(), "kexec-refused", "refused");
     for (words, times) in [
         ("descriptor 77 of the kernel is not a file", 2),
         // A directory and a device.
@@ -228,36 +216,36 @@ fn each_wrong_call_is_reported() {
             2,
         ),
     ] {
-        assert_eq!(refusals(&ran, words), times, "{words}\n{}", ran.console);
+        refuses(&ran, words, times);
     }
 }
 
 /// However often a program calls, the log stays short.
 #[test]
 fn endless_requests_do_not_fill_the_log() {
-    let ran = does(&machine(PageSize::K4, 1), tests(), "kexec-flood", "flooded");
+    let ran = does(&machine(K4, 1), tests(), "kexec-flood", "flooded");
     let loaded = "granule: kexec: the next kernel is loaded";
     let loaded = ran.console.lines().filter(|line| *line == loaded).count();
     let reboots = refusals(&ran, "reboot has magic");
     // 64, and one a second: of 500 and of 100.
     assert!((64..200).contains(&reboots), "{}", ran.console);
     assert!((64..100).contains(&loaded), "{}", ran.console);
-    assert_eq!(refusals(&ran, "no next kernel is loaded"), 1);
-    assert!(ran.prints("granule: kexec: more lines as this one come once a second at most"));
+    refuses(&ran, "no next kernel is loaded", 1);
+    ran.prints_line("granule: kexec: more lines as this one come once a second at most");
 }
 
 #[test]
 fn an_initramfs_without_bytes_is_refused() {
     let archive = tests().file("/none", &[]);
     let words = format!("kexec-refused /boot/Image,/none={EINVAL}");
-    let ran = does(&machine(PageSize::K4, 1), archive, &words, "refused");
-    assert_eq!(refusals(&ran, "the initrd has no bytes"), TIMES);
+    let ran = does(&machine(K4, 1), archive, &words, "refused");
+    refuses(&ran, "the initrd has no bytes", TIMES);
 }
 
 /// An image that takes all memory but a little: it could be placed, but nothing else is left.
 #[test]
 fn an_image_that_leaves_no_memory_is_refused() {
-    for size in SIZES {
+    for size in PageSize::ALL {
         let request = machine(size, 1);
         let wrong = [Wrong {
             name: "all",
@@ -267,7 +255,7 @@ fn an_image_that_leaves_no_memory_is_refused() {
         }];
         let (archive, words) = with(&wrong);
         let ran = does(&request, archive, &words, "refused");
-        assert_eq!(refusals(&ran, wrong[0].words), TIMES, "{}", ran.console);
+        refuses(&ran, wrong[0].words, TIMES);
     }
 }
 
@@ -276,62 +264,55 @@ fn an_image_that_leaves_no_memory_is_refused() {
 fn places_that_cannot_be_are_refused() {
     for (size, places, error, words) in [
         (
-            PageSize::K4,
+            K4,
             "kernel@0x50000000,initrd@0x50100000",
             EINVAL,
             "overlaps the kernel at 0x50000000..",
         ),
-        (PageSize::K64, "kernel@0x50000000,tree@0x4fff0000", 0, ""),
+        (K64, "kernel@0x50000000,tree@0x4fff0000", 0, ""),
         (
-            PageSize::K16,
+            K16,
             "tree@0x50000000,initrd@0x50000000",
             EINVAL,
             "the tree at 0x50000000..",
         ),
         (
-            PageSize::K4,
+            K4,
             "kernel@0x3fe00000",
             EADDRNOTAVAIL,
             "the kernel is to be at 0x3fe00000..",
         ),
         (
-            PageSize::K64,
+            K64,
             "initrd@0x5fff0000",
             EADDRNOTAVAIL,
             "which is not all RAM",
         ),
         (
-            PageSize::K16,
+            K16,
             "tree@0xfffffffffffff000",
             EINVAL,
             "is not a multiple of this kernel's 16k page size",
         ),
+        (K4, "tree@0xfffffffffffff000", EINVAL, "below 2^64"),
         (
-            PageSize::K4,
-            "tree@0xfffffffffffff000",
-            EINVAL,
-            "below 2^64",
-        ),
-        (
-            PageSize::K4,
+            K4,
             "tree@0x50000800",
             EINVAL,
             "0x50000800 of the tree is not a multiple",
         ),
         // Handed over to the next kernel.
         (
-            PageSize::K4,
+            K4,
             "kernel@0x4ee00000",
             EINVAL,
             "0x4f000000..0x4f001000 is reserved",
         ),
     ] {
-        let request = Request {
-            append: Some(format!(
-                "granule.persist=0x4f000000,0x1000 granule.test=kexec:{places}"
-            )),
-            ..machine(size, 1)
-        };
+        let request = saying(
+            machine(size, 1),
+            &format!("granule.persist=0x4f000000,0x1000 granule.test=kexec:{places}"),
+        );
         let program = std::fs::read(built("granule-kexec", "cargo xtask user")).unwrap();
         let lines = "load /boot/Image --initrd /init\nstatus\n";
         let archive = tests()
@@ -343,26 +324,15 @@ fn places_that_cannot_be_are_refused() {
             _ => Outcome::GuestExit,
         };
         let ran = ends(&request, archive, outcome);
-        let all = &ran.console;
-        assert_eq!(
-            refusals(&ran, words),
-            usize::from(error != 0),
-            "{places}:\n{all}"
-        );
-        assert_eq!(
-            ran.number("user.frames_before"),
-            ran.number("user.frames_after")
-        );
+        refuses(&ran, words, usize::from(error != 0));
+        ran.frames_came_back();
     }
 }
 
 #[test]
 fn memory_may_run_out_at_every_allocation_of_loading() {
-    for (size, cpus) in [(PageSize::K4, 1), (PageSize::K16, 2), (PageSize::K64, 1)] {
-        let request = Request {
-            append: Some("granule.test=alloc-failure".into()),
-            ..machine(size, cpus)
-        };
+    for (size, cpus) in [(K4, 1), (K16, 2), (K64, 1)] {
+        let request = saying(machine(size, cpus), "granule.test=alloc-failure");
         let ran = does(&request, tests(), "kexec-alloc-failure", "short");
         for what in [
             "command line",
@@ -397,23 +367,13 @@ fn a_list_that_changed_is_not_followed() {
     .into_iter()
     .enumerate()
     {
-        let request = Request {
-            append: Some(format!("granule.test=kexec:flip@{bit}")),
-            ..machine(SIZES[index % 3], 1 + index as u32 % 2)
-        };
+        let request = saying(
+            machine(PageSize::ALL[index % 3], 1 + index as u32 % 2),
+            &format!("granule.test=kexec:flip@{bit}"),
+        );
         let ran = does(&request, tests(), "kexec-corrupted", "corrupted");
-        assert_eq!(
-            refusals(&ran, "no next kernel is loaded"),
-            1,
-            "{}",
-            ran.console
-        );
-        assert_eq!(
-            refusals(&ran, "the list of what is to be relocated"),
-            4,
-            "bit {bit}\n{}",
-            ran.console
-        );
+        refuses(&ran, "no next kernel is loaded", 1);
+        refuses(&ran, "the list of what is to be relocated", 4);
     }
 }
 
@@ -489,10 +449,7 @@ fn memory_that_firmware_has_reserved_is_not_overwritten() {
         // Beside them.
         ("kernel@0x50200000,initrd@0x52001000,tree@0x53fe0000", ""),
     ] {
-        let request = Request {
-            append: Some(format!("granule.test=kexec:{place}")),
-            ..machine(PageSize::K4, 1)
-        };
+        let request = saying(machine(K4, 1), &format!("granule.test=kexec:{place}"));
         let files = tempfile::tempdir().unwrap();
         let dtb = files.path().join("dtb");
         std::fs::write(&dtb, reserving(&request, initrd.clone())).unwrap();
@@ -511,12 +468,7 @@ fn memory_that_firmware_has_reserved_is_not_overwritten() {
             Outcome::Ok
         };
         let ran = ends(&request, archive(), outcome);
-        assert_eq!(
-            refusals(&ran, words),
-            usize::from(refused),
-            "{place}:\n{}",
-            ran.console
-        );
+        refuses(&ran, words, usize::from(refused));
     }
 }
 
@@ -524,7 +476,7 @@ fn memory_that_firmware_has_reserved_is_not_overwritten() {
 /// any of that, too.
 #[test]
 fn memory_in_pieces_is_enough_and_may_run_out() {
-    for size in [PageSize::K4, PageSize::K16] {
+    for size in [K4, K16] {
         let request = Request {
             memory: 128 << 20,
             append: Some("granule.test=alloc-failure".into()),
@@ -536,13 +488,10 @@ fn memory_in_pieces_is_enough_and_may_run_out() {
             "{}",
             ran.console
         );
-        let request = Request {
-            append: Some("-- kexec-fragmented leave".into()),
-            ..request
-        };
+        let request = saying(request, "-- kexec-fragmented leave");
         // So much that the list takes more than one page: the program is the next kernel's initramfs.
         let ran = ends(&request, tests_behind(2 << 20, &test_image()), Outcome::Ok);
-        assert_eq!(ran.value("boots").as_array().map(Vec::len), Some(2));
+        assert_eq!(ran.boot.boots.len(), 2);
         // Every other page is where it is to be.
         let [all, copied] =
             ["bytes_total", "bytes_copied"].map(|name| ran.number(&format!("kexec.{name}")));
@@ -550,9 +499,9 @@ fn memory_in_pieces_is_enough_and_may_run_out() {
         for what in ["initrd", "tree"] {
             let arrived = ran.value(&format!("kexec.arrived.{what}.digest"));
             assert!(arrived.is_string(), "{}", ran.json);
-            assert_eq!(ran.value(&format!("kexec.segment.{what}.digest")), arrived);
+            ran.has(&format!("kexec.segment.{what}.digest"), arrived.clone());
         }
-        if size == PageSize::K4 {
+        if size == K4 {
             // `list N` in the last line of what is loaded.
             let line = ran
                 .console

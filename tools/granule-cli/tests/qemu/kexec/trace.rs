@@ -1,7 +1,9 @@
 //! The trace of a kernel that leaves, as `granule check` sees it: to the switch of the MMU.
 
+use granule_cli::PageSize::{self, K4, K16, K64};
 use granule_cli::check::{self, CheckOptions};
-use granule_cli::{Outcome, PageSize, Request};
+use granule_cli::{Outcome, Request};
+use granule_testing::text::assert_contains;
 
 use crate::kexec::machine::{NEXT, archive, ends, machine};
 
@@ -23,7 +25,7 @@ fn traced(request: &Request, copy: &str, words: &str) -> Vec<String> {
     // The next kernel keeps off the records, and makes none.
     let lines = format!("load {NEXT}{copy} --append granule.kexec=digest\nexec\n");
     let ran = ends(&request, archive(&lines), Outcome::Ok);
-    assert_eq!(ran.value("trace.complete"), true, "{}", ran.json);
+    ran.has("trace.complete", true);
     let text = std::fs::read_to_string(file.path()).unwrap();
     let checked = check::check(text.as_bytes(), &STRICT, &mut |_| ()).unwrap();
     assert_eq!(checked.violations, 0, "{}", ran.console);
@@ -93,9 +95,9 @@ const OFF: [&str; 9] = [
 #[test]
 fn leaving_for_another_kernel_breaks_no_rule() {
     for (size, cpus, cpu, el) in [
-        (PageSize::K4, 1, "max", 1),
-        (PageSize::K16, 4, "max", 2),
-        (PageSize::K64, 2, "cortex-a72", 2),
+        (K4, 1, "max", 1),
+        (K16, 4, "max", 2),
+        (K64, 2, "cortex-a72", 2),
     ] {
         let request = Request {
             cpu: cpu.into(),
@@ -121,13 +123,11 @@ fn leaving_for_another_kernel_breaks_no_rule() {
 
 #[test]
 fn past_the_caches_too() {
-    for size in [PageSize::K4, PageSize::K64] {
+    for size in [K4, K64] {
         let events = traced(&machine(size, 2), " --copy", "granule.kexec=uncached");
         let end = end_of(&events).join(",");
-        assert!(
-            end.contains("dc civac") && end.contains("dmb sy,dc ivac"),
-            "{end}"
-        );
+        assert_contains(&end, "dc civac");
+        assert_contains(&end, "dmb sy,dc ivac");
         // In place, lines are only cleaned, when it is loaded.
         traced(&machine(size, 1), "", "granule.kexec=uncached");
     }
@@ -155,7 +155,7 @@ const MISSED: [(usize, &str); 7] = [
 /// is missed when it is left out of a trace; so what is shown above is not shown of everything.
 #[test]
 fn a_missing_event_is_noticed() {
-    for size in [PageSize::K4, PageSize::K16, PageSize::K64] {
+    for size in PageSize::ALL {
         let events = traced(&machine(size, 1), " --copy", "");
         let end = end_of(&events);
         let from = events.len() - end.len();

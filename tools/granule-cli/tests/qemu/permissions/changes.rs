@@ -1,18 +1,21 @@
 //! Every call on the linear map, with every page size, exception level and kind of map.
 
-use granule_cli::{PageSize, Request, Rodata};
+use granule_cli::PageSize::{self, K4, K16, K64};
+use granule_cli::{Request, Rodata};
+use granule_testing::text::assert_contains;
 
-use crate::permissions::machine::{SIZES, machine, ok, panics};
+use crate::hooked::saying;
+use crate::permissions::machine::{machine, ok, panics};
 
 #[test]
 fn each_call_does_its_work_on_every_cpu() {
     for (size, cpus, el, rodata) in [
-        (PageSize::K4, 4, 2, Rodata::Noalias),
-        (PageSize::K4, 1, 1, Rodata::Off),
-        (PageSize::K16, 4, 1, Rodata::Noalias),
-        (PageSize::K16, 1, 2, Rodata::Full),
-        (PageSize::K64, 4, 2, Rodata::On),
-        (PageSize::K64, 4, 1, Rodata::Noalias),
+        (K4, 4, 2, Rodata::Noalias),
+        (K4, 1, 1, Rodata::Off),
+        (K16, 4, 1, Rodata::Noalias),
+        (K16, 1, 2, Rodata::Full),
+        (K64, 4, 2, Rodata::On),
+        (K64, 4, 1, Rodata::Noalias),
     ] {
         let made = ok(&Request {
             el,
@@ -30,24 +33,19 @@ fn without_feat_bbm_only_a_map_of_pages_changes() {
     let weak = |rodata| Request {
         cpu: "cortex-a72".into(),
         rodata: Some(rodata),
-        ..machine(2, PageSize::K4, "granule.test=permissions")
+        ..machine(2, K4, "granule.test=permissions")
     };
     let reason = panics(&weak(Rodata::Noalias));
-    assert!(
-        reason.contains("lies inside the leaf of") && reason.contains("may not be split"),
-        "{reason}"
-    );
+    assert_contains(&reason, "lies inside the leaf of");
+    assert_contains(&reason, "may not be split");
     ok(&weak(Rodata::On));
 }
 
 #[test]
 fn idle_cpus_merge_what_became_alike() {
-    for size in SIZES {
+    for size in PageSize::ALL {
         for cpus in [1, 4] {
-            let made = ok(&Request {
-                append: Some("granule.test=background".into()),
-                ..machine(cpus, size, "")
-            });
+            let made = ok(&saying(machine(cpus, size, ""), "granule.test=background"));
             let merged = made.tested("background.tables") + made.tested("background.groups");
             assert!(merged > 0, "{size:?} {cpus}");
         }
@@ -57,10 +55,7 @@ fn idle_cpus_merge_what_became_alike() {
 /// The CPU that was woken to merge may get a job first; another one is woken then.
 #[test]
 fn an_idle_cpu_merges_for_one_that_has_a_job() {
-    let made = ok(&Request {
-        append: Some("granule.test=background-busy".into()),
-        ..machine(4, PageSize::K4, "")
-    });
+    let made = ok(&saying(machine(4, K4, ""), "granule.test=background-busy"));
     assert_eq!(made.tested("background.busy"), 1);
 }
 
@@ -69,11 +64,7 @@ fn an_idle_cpu_merges_for_one_that_has_a_job() {
 #[test]
 fn guard_pages_are_flipped_without_the_lock() {
     const PAGES: u64 = 32;
-    for (size, cpus, el) in [
-        (PageSize::K4, 4, 1),
-        (PageSize::K16, 2, 2),
-        (PageSize::K64, 1, 2),
-    ] {
+    for (size, cpus, el) in [(K4, 4, 1), (K16, 2, 2), (K64, 1, 2)] {
         let made = ok(&Request {
             el,
             ..machine(cpus, size, "granule.test=guard")
@@ -92,11 +83,7 @@ fn guard_pages_are_flipped_without_the_lock() {
 /// them.
 #[test]
 fn guard_pages_are_flipped_in_interrupts_beside_splits_and_merges() {
-    for (size, el, gic) in [
-        (PageSize::K4, 2, 3),
-        (PageSize::K16, 1, 2),
-        (PageSize::K64, 2, 3),
-    ] {
+    for (size, el, gic) in [(K4, 2, 3), (K16, 1, 2), (K64, 2, 3)] {
         let made = ok(&Request {
             el,
             gic,

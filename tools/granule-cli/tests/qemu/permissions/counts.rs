@@ -1,8 +1,8 @@
 //! The cost of changes in a block of 1 GiB, worked out here from the page size alone.
 
-use granule_cli::PageSize;
+use granule_cli::PageSize::{self, K4, K16, K64};
 
-use crate::permissions::machine::{SIZES, machine, ok};
+use crate::permissions::machine::{machine, ok};
 
 const GIB: u64 = 1 << 30;
 
@@ -22,9 +22,9 @@ const CHANGES: [(&str, u64, u64); 8] = [
 /// entries of a group (1 for a leaf), and whether an entry is split by a table of the next row's.
 fn shape(size: PageSize) -> &'static [(u64, u64)] {
     match size {
-        PageSize::K4 => &[(1 << 30, 1), (2 << 20, 16), (4 << 10, 16)],
-        PageSize::K16 => &[(32 << 20, 32), (16 << 10, 128)],
-        PageSize::K64 => &[(512 << 20, 1), (64 << 10, 32)],
+        K4 => &[(1 << 30, 1), (2 << 20, 16), (4 << 10, 16)],
+        K16 => &[(32 << 20, 32), (16 << 10, 128)],
+        K64 => &[(512 << 20, 1), (64 << 10, 32)],
     }
 }
 
@@ -77,7 +77,7 @@ fn expected(size: PageSize, start: u64, bytes: u64) -> (u64, u64, u64) {
 
 #[test]
 fn a_change_takes_what_the_geometry_requires() {
-    for size in SIZES {
+    for size in PageSize::ALL {
         let mut request = machine(1, size, "granule.test=permission-counts");
         // Room for a free GiB beside the one that the image is in.
         request.memory = 4 << 30;
@@ -103,7 +103,7 @@ fn a_change_takes_what_the_geometry_requires() {
                 assert_eq!(tested(step, "stores"), stores, "{step} of {what}");
                 assert_eq!(tested(step, "locks"), 1, "{step} of {what}");
                 // Two blocks of 64K pages are two operations by address.
-                let most = u64::from(invalidates) * (1 + u64::from(size == PageSize::K64));
+                let most = u64::from(invalidates) * (1 + u64::from(size == K64));
                 let tlbi = tested(step, "tlbi");
                 assert!(
                     tlbi <= most && tlbi >= u64::from(invalidates),
@@ -128,7 +128,7 @@ fn a_change_takes_what_the_geometry_requires() {
 /// With N tables too few, for every N, nothing changes; with enough it does.
 #[test]
 fn a_split_without_memory_leaves_the_map_as_it_was() {
-    for size in SIZES {
+    for size in PageSize::ALL {
         let mut request = machine(2, size, "granule.test=exhaustion");
         request.memory = 4 << 30;
         let made = ok(&request);

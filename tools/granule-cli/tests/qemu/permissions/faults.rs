@@ -1,6 +1,8 @@
 //! Accesses that must fault, and their reports; free pages that fault.
 
-use granule_cli::{PageSize, Request};
+use granule_cli::PageSize::{K4, K16, K64};
+use granule_cli::Request;
+use granule_testing::text::{assert_ends_with, assert_starts_with};
 
 use crate::permissions::machine::{machine, ok, panics};
 
@@ -8,25 +10,25 @@ use crate::permissions::machine::{machine, ok, panics};
 fn a_forbidden_access_faults_with_the_reason() {
     for (size, word, what, why) in [
         (
-            PageSize::K4,
+            K4,
             "write-read-only",
             "data abort: permission fault, level 3, writing 0xffff",
             " in the image",
         ),
         (
-            PageSize::K16,
+            K16,
             "execute",
             "instruction abort: permission fault, level 3, executing 0xffff",
             "",
         ),
         (
-            PageSize::K64,
+            K64,
             "read-invalid",
             "data abort: translation fault, level 3, reading 0xffff",
             ": that page was made invalid (set_direct_map_invalid, set_memory_valid)",
         ),
         (
-            PageSize::K4,
+            K4,
             "read-guard",
             "data abort: translation fault, level 3, reading 0xffff",
             ": that is a guard page",
@@ -42,21 +44,21 @@ fn a_forbidden_access_faults_with_the_reason() {
 /// invalid (`read-guard`) it is a panic.
 #[test]
 fn a_fault_on_what_is_valid_by_now_is_spurious() {
-    for (size, el) in [(PageSize::K4, 1), (PageSize::K16, 2), (PageSize::K64, 2)] {
+    for (size, el) in [(K4, 1), (K16, 2), (K64, 2)] {
         let made = ok(&Request {
             el,
             ..machine(2, size, "granule.test=spurious")
         });
         assert_eq!(made.tested("spurious.faults"), 1);
-        assert_eq!(made.number("spurious_faults"), 1);
+        made.has("spurious_faults", 1);
     }
-    let made = ok(&machine(2, PageSize::K4, "granule.test=permissions"));
-    assert_eq!(made.number("spurious_faults"), 0);
+    let made = ok(&machine(2, K4, "granule.test=permissions"));
+    made.has("spurious_faults", 0);
 }
 
 #[test]
 fn free_pages_are_invalid_on_request() {
-    for (size, cpus) in [(PageSize::K4, 4), (PageSize::K16, 1), (PageSize::K64, 2)] {
+    for (size, cpus) in [(K4, 4), (K16, 1), (K64, 2)] {
         let words = "debug_pagealloc=on granule.test=pagealloc granule.test=permissions granule.test=hotplug granule.test=guard";
         let request = Request {
             memory: 1 << 30,
@@ -71,16 +73,16 @@ fn free_pages_are_invalid_on_request() {
 #[test]
 fn use_after_free_is_said_to_be_that() {
     let words = "debug_pagealloc=on granule.test=use-after-free";
-    for size in [PageSize::K4, PageSize::K64] {
+    for size in [K4, K64] {
         let reason = panics(&machine(1, size, words));
         let why = ": that page is free: it was used after it was freed, or never allocated (debug_pagealloc=on)";
-        assert!(
-            reason.starts_with("data abort: translation fault, level 3, reading 0xffff")
-                && reason.ends_with(why),
-            "{reason}"
+        assert_starts_with(
+            &reason,
+            "data abort: translation fault, level 3, reading 0xffff",
         );
+        assert_ends_with(&reason, why);
     }
     // Without that word the access goes unnoticed, and that is reported, too: the word has its
     // effect.
-    ok(&machine(1, PageSize::K4, "granule.test=use-after-free"));
+    ok(&machine(1, K4, "granule.test=use-after-free"));
 }

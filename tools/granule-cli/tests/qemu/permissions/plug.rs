@@ -1,21 +1,22 @@
 //! Memory removed, added again, and added for the first time.
 
 use dtoolkit::model::DeviceTreeProperty;
+use granule_cli::PageSize::{self, K4, K16, K64};
 use granule_cli::boot::tree;
-use granule_cli::{PageSize, Request, Rodata};
+use granule_cli::{Request, Rodata};
 
 use crate::hooked::test_image;
-use crate::permissions::machine::{SIZES, machine, ok};
+use crate::permissions::machine::{machine, ok};
 
 const MIB: u64 = 1 << 20;
 
 #[test]
 fn removed_memory_is_gone_and_comes_back_as_it_was() {
     for (size, cpus, el, rodata) in [
-        (PageSize::K4, 4, 2, Rodata::Noalias),
-        (PageSize::K16, 4, 1, Rodata::Noalias),
-        (PageSize::K64, 1, 2, Rodata::Noalias),
-        (PageSize::K16, 2, 2, Rodata::Full),
+        (K4, 4, 2, Rodata::Noalias),
+        (K16, 4, 1, Rodata::Noalias),
+        (K64, 1, 2, Rodata::Noalias),
+        (K16, 2, 2, Rodata::Full),
     ] {
         let made = ok(&Request {
             el,
@@ -31,7 +32,7 @@ fn removed_memory_is_gone_and_comes_back_as_it_was() {
 fn memory_that_the_tree_does_not_describe_is_added() {
     const TOLD: u64 = 512 * MIB;
     const ADDED: u64 = 256 * MIB;
-    for size in SIZES {
+    for size in PageSize::ALL {
         let mut request = machine(2, size, "granule.test=hotplug-new");
         let words = request.bootargs();
         let dtb = tree::dump(&request).unwrap();
@@ -64,10 +65,10 @@ fn memory_that_the_tree_does_not_describe_is_added() {
         assert_eq!(made.tested("hotplug.metadata"), pages * size.bytes());
         // In the largest leaves that fit: entries of 256 MiB.
         let entry = match size {
-            PageSize::K4 => 2 * MIB,
-            PageSize::K16 => 32 * MIB,
+            K4 => 2 * MIB,
+            K16 => 32 * MIB,
             // Half of a block: pages, in groups.
-            PageSize::K64 => 64 << 10,
+            K64 => 64 << 10,
         };
         assert_eq!(made.tested("hotplug.leaves"), ADDED / entry, "{size:?}");
     }

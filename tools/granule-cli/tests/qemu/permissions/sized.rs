@@ -2,11 +2,11 @@
 
 use granule_cli::{PageSize, Request, Rodata};
 
-use crate::permissions::machine::{SIZES, machine, ok};
+use crate::permissions::machine::{machine, ok};
 
 #[test]
 fn pages_of_every_size_come_from_frames_of_every_size() {
-    for (size, cpus) in SIZES.into_iter().zip([4, 1, 3]) {
+    for (size, cpus) in PageSize::ALL.into_iter().zip([4, 1, 3]) {
         let made = ok(&machine(cpus, size, "granule.test=sized"));
         // Each CPU holds 32 pages at a time, of random sizes; some runs may be missing.
         let pages = made.tested("sized.pages");

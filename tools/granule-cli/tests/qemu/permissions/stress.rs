@@ -8,10 +8,12 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use granule_cli::{PageSize, Request};
+use granule_cli::PageSize::{self, K4, K16, K64};
+use granule_cli::Request;
 
+use crate::booted::Booted;
 use crate::hooked::{SHIFTS, shifted};
-use crate::permissions::machine::{Machine, machine, ok, panics};
+use crate::permissions::machine::{machine, ok, panics};
 
 /// With three page sizes and as many shifts about 50 000.
 const CHANGES: u64 = 5_600;
@@ -58,7 +60,7 @@ fn change(size: PageSize, seed: u64, finish: impl FnOnce(&Request) -> Request) {
     );
 }
 
-fn check(boot: &Machine, changes: u64) {
+fn check(boot: &Booted, changes: u64) {
     let of = |key: &str| boot.tested(&format!("stress.{key}"));
     let kinds: Vec<u64> = KINDS.iter().map(|kind| of(kind)).collect();
     assert!(kinds.iter().all(|count| *count > 0), "{kinds:?}");
@@ -79,26 +81,26 @@ fn check(boot: &Machine, changes: u64) {
 
 #[test]
 fn in_4k_pages() {
-    changes(PageSize::K4);
+    changes(K4);
 }
 
 #[test]
 fn in_16k_pages() {
-    changes(PageSize::K16);
+    changes(K16);
 }
 
 #[test]
 fn in_64k_pages() {
-    changes(PageSize::K64);
+    changes(K64);
 }
 
 #[test]
 fn words_that_cannot_be_read_and_machines_of_one_cpu_are_refused() {
     let words = "granule.test=permissions-stress:many";
-    let line = panics(&machine(2, PageSize::K4, words));
+    let line = panics(&machine(2, K4, words));
     assert!(line.contains("expected CHANGES[:SEED]"), "{line}");
     let words = "granule.test=permissions-stress:10";
-    let line = panics(&machine(1, PageSize::K4, words));
+    let line = panics(&machine(1, K4, words));
     assert!(line.contains("more than one CPU"), "{line}");
 }
 

@@ -1,6 +1,7 @@
 //! Failures on another CPU are reported as well as on the first.
 
 use granule_cli::Outcome;
+use granule_testing::text::assert_ends_with;
 
 use crate::smp::machine::{ends, machine};
 
@@ -12,10 +13,7 @@ fn a_panic_on_another_cpu_ends_the_machine() {
             Outcome::Panic,
         );
         let reason = made.boot.reason.as_deref().unwrap();
-        assert!(
-            reason.ends_with("granule.test asked CPU 1 for this"),
-            "{reason}"
-        );
+        assert_ends_with(reason, "granule.test asked CPU 1 for this");
         assert!(made.console.lines().any(|line| line == "on CPU 1"));
         // Through its own stack, which is not in the image.
         let (_, backtrace) = made.console.split_once("backtrace").unwrap();

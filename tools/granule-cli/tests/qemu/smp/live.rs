@@ -1,6 +1,8 @@
 //! CPUs that run beside each other, each in a thread of the host.
 
-use granule_cli::{Outcome, PageSize, Request};
+use granule_cli::PageSize::{K4, K16, K64};
+use granule_cli::{Outcome, Request};
+use granule_testing::text::assert_ends_with;
 
 use crate::smp::calls::all_answered;
 use crate::smp::conflicts::{all_met, blocks};
@@ -11,11 +13,7 @@ const CPUS: u32 = 4;
 
 #[test]
 fn all_come_up() {
-    for (size, gic, el) in [
-        (PageSize::K4, 3, 2),
-        (PageSize::K16, 2, 1),
-        (PageSize::K64, 3, 1),
-    ] {
+    for (size, gic, el) in [(K4, 3, 2), (K16, 2, 1), (K64, 3, 1)] {
         all_up(&Request {
             gic,
             el,
@@ -27,7 +25,7 @@ fn all_come_up() {
 
 #[test]
 fn every_call_is_answered() {
-    for (smp, gic, size) in [(2, 2, PageSize::K16), (4, 3, PageSize::K64)] {
+    for (smp, gic, size) in [(2, 2, K16), (4, 3, K64)] {
         all_answered(&Request {
             gic,
             page_size: Some(size),
@@ -38,7 +36,7 @@ fn every_call_is_answered() {
 
 #[test]
 fn conflicts_are_dealt_with() {
-    all_met(&blocks(CPUS, PageSize::K4, 2, "granule.test=conflict"));
+    all_met(&blocks(CPUS, K4, 2, "granule.test=conflict"));
 }
 
 #[test]
@@ -68,8 +66,5 @@ fn lines_of_several_cpus_come_out_whole() {
 fn a_cpu_that_does_not_answer_is_named() {
     let made = ends(&machine(2, "granule.test=mute"), Outcome::Panic);
     let reason = made.boot.reason.as_deref().unwrap();
-    assert!(
-        reason.ends_with("CPU 1 did not answer CPU 0's call within 10 s"),
-        "{reason}"
-    );
+    assert_ends_with(reason, "CPU 1 did not answer CPU 0's call within 10 s");
 }

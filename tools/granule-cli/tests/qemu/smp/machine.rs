@@ -1,9 +1,10 @@
 //! Boots a machine of several CPUs and reads its record: code that all rooms share.
 
-use granule_cli::{Boot, Outcome, Request};
+use granule_cli::{Outcome, Request};
 use serde_json::Value;
 
-use crate::hooked;
+use crate::booted::Booted;
+pub(crate) use crate::hooked::ends;
 use crate::image::image;
 
 /// A machine of 512 MiB with so many CPUs, whose bootargs have these words.
@@ -17,72 +18,39 @@ pub(crate) fn machine(cpus: u32, words: &str) -> Request {
     }
 }
 
-/// Boots what must end that way.
-#[track_caller]
-pub(crate) fn ends(request: &Request, outcome: Outcome) -> Machine {
-    let boot = hooked::ends(request, outcome);
-    Machine {
-        json: boot.json(),
-        console: boot.console_text(),
-        boot,
-    }
-}
-
 /// Boots what must end well, with every fact of the CPUs that are up as it must be.
 #[track_caller]
-pub(crate) fn ok(request: &Request) -> Machine {
+pub(crate) fn ok(request: &Request) -> Booted {
     let machine = ends(request, Outcome::Ok);
     machine.check_facts();
     machine
 }
 
-/// A boot that has ended.
-pub(crate) struct Machine {
-    pub(crate) boot: Boot,
-    pub(crate) json: Value,
-    pub(crate) console: String,
-}
-
-impl Machine {
-    fn at(&self, path: &str) -> &Value {
-        path.split('.').fold(&self.json, |value, key| &value[key])
-    }
-
-    #[track_caller]
-    pub(crate) fn number(&self, path: &str) -> u64 {
-        let number = self.at(path).as_u64();
-        number.unwrap_or_else(|| panic!("{path} is not a number in {}", self.json))
-    }
-
-    #[track_caller]
-    pub(crate) fn flag(&self, path: &str) -> bool {
-        let flag = self.at(path).as_bool();
-        flag.unwrap_or_else(|| panic!("{path} is not a truth value in {}", self.json))
-    }
-
+impl Booted {
     pub(crate) fn facts(&self) -> &[Value] {
-        self.at("cpu_facts").as_array().unwrap()
-    }
-
-    pub(crate) fn texts(&self, path: &str) -> Vec<&str> {
-        let texts = self.at(path).as_array().unwrap();
-        texts.iter().map(|text| text.as_str().unwrap()).collect()
+        self.value("cpu_facts").as_array().unwrap()
     }
 
     /// The reasons why CPUs are not up; the console has each, too.
     pub(crate) fn mismatches(&self) -> Vec<&str> {
         let lines = self.texts("cpu_mismatch");
         for line in &lines {
-            self.prints(line);
+            let mut printed = self.console.lines().filter(|one| one.ends_with(line));
+            assert!(
+                printed.next().is_some() && printed.next().is_none(),
+                "{line}"
+            );
         }
         lines
     }
 
-    /// The console has exactly one line that ends like this.
+    /// The one reason why a CPU is not up.
     #[track_caller]
-    pub(crate) fn prints(&self, text: &str) {
-        let lines = self.console.lines().filter(|line| line.ends_with(text));
-        assert_eq!(lines.count(), 1, "{text:?} once in:\n{}", self.console);
+    pub(crate) fn mismatch(&self) -> &str {
+        let [line] = self.mismatches()[..] else {
+            panic!("{:?}", self.mismatches());
+        };
+        line
     }
 
     #[track_caller]

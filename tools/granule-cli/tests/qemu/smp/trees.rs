@@ -4,11 +4,13 @@
 use dtoolkit::model::{DeviceTree, DeviceTreeProperty};
 use granule_cli::Request;
 use granule_cli::boot::tree;
+use granule_testing::text::{assert_contains, assert_starts_with};
 
-use crate::smp::machine::{Machine, machine, ok};
+use crate::booted::Booted;
+use crate::smp::machine::{machine, ok};
 
 /// Boots a machine of three CPUs with QEMU's tree for it, edited.
-fn with(edit: impl FnOnce(&mut DeviceTree)) -> Machine {
+fn with(edit: impl FnOnce(&mut DeviceTree)) -> Booted {
     let mut request = Request {
         append: None,
         ..machine(3, "")
@@ -43,14 +45,12 @@ fn a_cpu_that_another_method_starts_is_left_out() {
 #[test]
 fn a_cpu_that_the_firmware_does_not_know() {
     let made = with(|tree| set(tree, "/cpus/cpu@1", "reg", &[0, 0, 0, 9]));
-    let [line] = made.mismatches()[..] else {
-        panic!("{:?}", made.mismatches());
-    };
-    assert!(
-        line.starts_with("CPU 1 (MPIDR 0x9) is not started: the firmware refuses: "),
-        "{line}"
+    let line = made.mismatch();
+    assert_starts_with(
+        line,
+        "CPU 1 (MPIDR 0x9) is not started: the firmware refuses: ",
     );
-    assert_eq!(made.number("cpus"), 2);
+    made.has("cpus", 2);
 }
 
 #[test]
@@ -72,13 +72,9 @@ fn without_psci_or_a_controller_there_is_one_cpu() {
     ];
     for (edit, why) in cases {
         let made = with(edit);
-        let [line] = made.mismatches()[..] else {
-            panic!("{:?}", made.mismatches());
-        };
-        assert!(
-            line.starts_with("no other CPU is started: ") && line.contains(why),
-            "{line}"
-        );
+        let line = made.mismatch();
+        assert_starts_with(line, "no other CPU is started: ");
+        assert_contains(line, why);
         assert_eq!((made.number("cpus"), made.number("cpus_expected")), (1, 3));
     }
 }

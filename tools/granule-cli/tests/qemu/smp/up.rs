@@ -1,7 +1,8 @@
 //! Every CPU of a machine comes up, whatever the interrupt controller, the exception level, the page
 //! size and the kind of CPU.
 
-use granule_cli::{LinearMap, PageSize, Request};
+use granule_cli::PageSize::{K4, K16, K64};
+use granule_cli::{LinearMap, Request};
 
 use crate::smp::machine::{machine, ok};
 
@@ -11,28 +12,28 @@ const NO_WORDS: &str = "";
 /// that of one CPU.
 pub(crate) fn all_up(request: &Request) {
     let made = ok(request);
-    assert_eq!(made.number("cpus"), u64::from(request.smp), "{request:?}");
-    assert_eq!(made.number("cpus_expected"), u64::from(request.smp));
+    made.has("cpus", request.smp);
+    made.has("cpus_expected", request.smp);
     assert_eq!(made.mismatches(), [""; 0]);
     let one = made.facts()[0]["midr"].clone();
     assert!(made.facts().iter().all(|cpu| cpu["midr"] == one));
-    assert_eq!(made.number("bbm_level.system"), made.number("bbm_level.id"));
+    made.has("bbm_level.system", made.number("bbm_level.id"));
     // VHE or not is the CPU's; entered at EL1 there is none.
-    assert_eq!(made.number("entry_el"), u64::from(request.el));
+    made.has("entry_el", request.el);
     assert_eq!(made.flag("vhe"), made.number("run_el") == 2);
 }
 
 #[test]
 fn one_two_four_and_eight_cpus_on_either_controller_at_either_level() {
     for (smp, gic, el, size) in [
-        (1, 2, 2, PageSize::K4),
-        (1, 3, 1, PageSize::K64),
-        (2, 2, 1, PageSize::K16),
-        (2, 3, 2, PageSize::K64),
-        (4, 2, 2, PageSize::K64),
-        (4, 3, 1, PageSize::K4),
-        (8, 2, 1, PageSize::K4),
-        (8, 3, 2, PageSize::K16),
+        (1, 2, 2, K4),
+        (1, 3, 1, K64),
+        (2, 2, 1, K16),
+        (2, 3, 2, K64),
+        (4, 2, 2, K64),
+        (4, 3, 1, K4),
+        (8, 2, 1, K4),
+        (8, 3, 2, K16),
     ] {
         all_up(&Request {
             gic,
@@ -47,13 +48,13 @@ fn one_two_four_and_eight_cpus_on_either_controller_at_either_level() {
 fn every_kind_of_cpu() {
     // A53 and A72 have neither VHE nor 16K pages, A76 and N1 have both, `max` has 52 bits.
     for (cpu, el, gic, size, va_bits) in [
-        ("cortex-a53", 2, 2, PageSize::K64, 42),
-        ("cortex-a53", 1, 3, PageSize::K4, 39),
-        ("cortex-a72", 2, 3, PageSize::K4, 48),
-        ("cortex-a76", 2, 3, PageSize::K16, 47),
-        ("neoverse-n1", 1, 2, PageSize::K16, 36),
-        ("max", 2, 3, PageSize::K4, 52),
-        ("max", 1, 3, PageSize::K64, 52),
+        ("cortex-a53", 2, 2, K64, 42),
+        ("cortex-a53", 1, 3, K4, 39),
+        ("cortex-a72", 2, 3, K4, 48),
+        ("cortex-a76", 2, 3, K16, 47),
+        ("neoverse-n1", 1, 2, K16, 36),
+        ("max", 2, 3, K4, 52),
+        ("max", 1, 3, K64, 52),
     ] {
         all_up(&Request {
             cpu: cpu.into(),
@@ -70,7 +71,7 @@ fn every_kind_of_cpu() {
 #[test]
 fn more_cpus_than_one_cluster_has() {
     let made = ok(&machine(18, NO_WORDS));
-    assert_eq!(made.number("cpus"), 18);
+    made.has("cpus", 18);
     assert_eq!(made.facts()[17]["mpidr"], "0x101");
 }
 
@@ -78,10 +79,10 @@ fn more_cpus_than_one_cluster_has() {
 #[test]
 fn more_cpus_than_bits_in_a_word() {
     let made = ok(&Request {
-        page_size: Some(PageSize::K4),
+        page_size: Some(K4),
         ..machine(66, NO_WORDS)
     });
-    assert_eq!(made.number("cpus"), 66);
+    made.has("cpus", 66);
     assert_eq!(made.facts()[65]["mpidr"], "0x401");
 }
 
@@ -90,7 +91,7 @@ fn more_cpus_than_bits_in_a_word() {
 fn more_cpus_than_memory_has_room_for() {
     let made = ok(&Request {
         memory: 10 << 20,
-        page_size: Some(PageSize::K4),
+        page_size: Some(K4),
         ..machine(66, NO_WORDS)
     });
     let (cpus, expected) = (made.number("cpus"), made.number("cpus_expected"));
@@ -98,9 +99,7 @@ fn more_cpus_than_memory_has_room_for() {
         (2..66).contains(&cpus) && expected == 66,
         "{cpus} of {expected}"
     );
-    let [line] = made.mismatches()[..] else {
-        panic!("{:?}", made.mismatches());
-    };
+    let line = made.mismatch();
     let start = format!(
         "from CPU {cpus} on none is started, {} in all: there is no memory for its stacks and data: ",
         expected - cpus
@@ -159,7 +158,7 @@ fn an_image_above_4_gib() {
     all_up(&Request {
         memory: 8 << 30,
         load_address: Some(0x1_4000_0000),
-        page_size: Some(PageSize::K64),
+        page_size: Some(K64),
         ..machine(4, "granule.test=park")
     });
 }

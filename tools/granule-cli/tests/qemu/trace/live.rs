@@ -7,11 +7,11 @@ use granule_cli::{LinearMap, Outcome, PageSize};
 
 use crate::trace::programs::{check, runs};
 use crate::trace::several_cpus::{is_clean, several};
-use crate::trace::traces::{SIZES, record};
+use crate::trace::traces::record;
 
 #[test]
 fn several_come_up_and_are_parked() {
-    for size in SIZES {
+    for size in PageSize::ALL {
         let recorded = several("granule.test=park", |request| {
             request.page_size = Some(size);
         });
@@ -22,7 +22,7 @@ fn several_come_up_and_are_parked() {
 #[test]
 #[ignore = "stress in real time: a case of the soak"]
 fn programs_meet() {
-    for size in SIZES {
+    for size in PageSize::ALL {
         let recorded = runs("storm", |request| {
             request.page_size = Some(size);
             request.smp = 4;
@@ -43,7 +43,7 @@ fn a_kernel_that_never_comes_to_its_end_leaves_what_it_did_until_then() {
         request.timeout = Duration::from_secs(2);
         request.append = Some("arm64.bbm=0".into());
     });
-    let boot = &recorded.boot;
+    let boot = &recorded.ran.boot;
     assert_eq!(boot.outcome, Outcome::Timeout, "{}", boot.last_line());
     let trace = boot.trace.as_ref().unwrap();
     assert!(!trace.complete);

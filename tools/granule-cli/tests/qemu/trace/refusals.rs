@@ -2,6 +2,7 @@
 
 use granule_cli::boot::tree;
 use granule_cli::{LinearMap, Outcome, PageSize, Request};
+use granule_testing::text::assert_contains;
 
 use crate::image::image;
 use crate::trace::traces::{checked, record, record_ok};
@@ -15,20 +16,18 @@ fn a_trace_that_does_not_fit_is_an_error_and_leaves_no_file() {
         // A map of pages, which is what takes so many events.
         request.append = Some("arm64.bbm=0".into());
     });
-    let boot = &recorded.boot;
+    let boot = &recorded.ran.boot;
     assert_eq!((boot.outcome, boot.exit_code()), (Outcome::Refused, 1));
     let line = boot.last_line();
-    assert!(
-        line.contains("65534 events") && line.contains("--trace-buffer"),
-        "{line}"
-    );
+    assert_contains(&line, "65534 events");
+    assert_contains(&line, "--trace-buffer");
     assert!(!recorded.path.exists() && boot.trace.is_none());
 }
 
 #[test]
 fn a_kernel_that_panics_leaves_what_it_did_until_then() {
     let recorded = record(|request| request.append = Some("granule.test=panic".into()));
-    let boot = &recorded.boot;
+    let boot = &recorded.ran.boot;
     assert_eq!(boot.outcome, Outcome::Panic, "{}", boot.last_line());
     let trace = boot.trace.as_ref().unwrap();
     assert!(!trace.complete && trace.events > 0);
@@ -51,8 +50,8 @@ fn areas_that_cannot_be_used_are_refused_by_the_kernel() {
             request.trace = None;
             request.append = Some(word.into());
         });
-        let line = recorded.boot.last_line();
-        assert_eq!(recorded.boot.outcome, Outcome::Refused, "{line}");
+        let line = recorded.ran.boot.last_line();
+        assert_eq!(recorded.ran.boot.outcome, Outcome::Refused, "{line}");
         assert!(line.contains(expected), "{line}");
     }
 }
@@ -61,7 +60,7 @@ fn areas_that_cannot_be_used_are_refused_by_the_kernel() {
 fn files_that_cannot_be_written_are_refused_before_the_boot() {
     for path in ["/nonexistent/dir/trace", "/"] {
         let recorded = record(|request| request.trace = Some(path.into()));
-        let boot = &recorded.boot;
+        let boot = &recorded.ran.boot;
         assert_eq!(boot.exit_code(), 2, "{}", boot.last_line());
         assert!(boot.last_line().contains(&format!("--trace {path}: ")));
         assert!(boot.console.is_empty());
@@ -79,8 +78,8 @@ fn an_exact_tree_must_request_the_trace_itself() {
     let plain = dir.path().join("plain.dtb");
     std::fs::write(&plain, tree::dump(&machine).unwrap()).unwrap();
     let recorded = record(|request| request.dtb = Some(plain.clone()));
-    let line = recorded.boot.last_line();
-    assert_eq!(recorded.boot.exit_code(), 2, "{line}");
+    let line = recorded.ran.boot.last_line();
+    assert_eq!(recorded.ran.boot.exit_code(), 2, "{line}");
     let word = line
         .split_whitespace()
         .find(|word| word.starts_with("granule.trace=0x"));

@@ -3,10 +3,12 @@
 
 use std::time::Duration;
 
+use granule_cli::PageSize::{self, K4, K16, K64};
 use granule_cli::check::{self, CheckOptions, Checked};
-use granule_cli::{PageSize, Request, Rodata};
+use granule_cli::{Request, Rodata};
+use test_case::test_case;
 
-use crate::trace::traces::{Recorded, SIZES, checked, find, record_ok, with_line};
+use crate::trace::traces::{Recorded, checked, find, record_ok, with_line};
 
 const CPUS: u32 = 4;
 
@@ -25,8 +27,8 @@ pub(crate) fn is_clean(recorded: &Recorded, what: &str) {
     assert!(checked.is_clean(), "{what}:\n{}", checked.text());
     assert!(checked.header.complete, "{what}");
     assert_eq!(checked.header.cpus, CPUS, "{what}");
-    assert_eq!(recorded.number("cpus"), u64::from(CPUS));
-    let level = recorded.number("bbm_level.system");
+    recorded.ran.has("cpus", CPUS);
+    let level = recorded.ran.number("bbm_level.system");
     assert_eq!(u64::from(checked.header.bbm_level), level, "{what}");
     for cpu in 0..CPUS {
         let on = format!("msr cpu{cpu} sctlr_el1 ");
@@ -39,7 +41,7 @@ pub(crate) fn is_clean(recorded: &Recorded, what: &str) {
 
 #[test]
 fn four_cpus_come_up() {
-    for size in SIZES {
+    for size in PageSize::ALL {
         for el in [1, 2] {
             let recorded = several("", |request| {
                 request.page_size = Some(size);
@@ -52,13 +54,16 @@ fn four_cpus_come_up() {
 
 #[test]
 fn other_cpus_and_interrupt_controllers() {
-    let recorded = several("", |request| request.gic = 2);
-    is_clean(&recorded, "GICv2");
-    // Without VHE, and with each TLBI twice because several CPUs run.
-    let recorded = several("", |request| request.cpu = "cortex-a76".into());
-    is_clean(&recorded, "cortex-a76");
-    let recorded = several("", |request| request.cpu = "cortex-a53".into());
-    is_clean(&recorded, "cortex-a53");
+    type Change = fn(&mut Request);
+    let changes: [(&str, Change); 3] = [
+        ("GICv2", |request| request.gic = 2),
+        // Without VHE, and with each TLBI twice because several CPUs run.
+        ("cortex-a76", |request| request.cpu = "cortex-a76".into()),
+        ("cortex-a53", |request| request.cpu = "cortex-a53".into()),
+    ];
+    for (what, change) in changes {
+        is_clean(&several("", change), what);
+    }
 }
 
 /// A CPU that is parked for ever with its MMU off leaves nothing in the trace but its number.
@@ -67,12 +72,15 @@ fn a_cpu_that_does_not_fit_does_not_translate() {
     let recorded = record_ok(|request| {
         request.smp = CPUS;
         request.append = Some("arm64.fake_cpu=2:tgran4=15".into());
-        request.page_size = Some(PageSize::K4);
+        request.page_size = Some(K4);
     });
     let text = recorded.text();
     let checked = checked(&text);
     assert!(checked.is_clean(), "{}", checked.text());
-    assert_eq!((checked.header.cpus, recorded.number("cpus")), (CPUS, 3));
+    assert_eq!(
+        (checked.header.cpus, recorded.ran.number("cpus")),
+        (CPUS, 3)
+    );
     assert!(!text.contains(" cpu2 ") && text.contains(" cpu3 "));
 }
 
@@ -151,11 +159,11 @@ fn of_level(text: &str, level: u8, strict: bool) -> Checked {
 #[test]
 fn work_before_a_deferred_tlbi_breaks_no_rule() {
     for (size, cpu) in [
-        (PageSize::K4, "max"),
-        (PageSize::K16, "max"),
-        (PageSize::K64, "max"),
-        (PageSize::K4, "cortex-a72"),
-        (PageSize::K64, "cortex-a72"),
+        (K4, "max"),
+        (K16, "max"),
+        (K64, "max"),
+        (K4, "cortex-a72"),
+        (K64, "cortex-a72"),
     ] {
         let recorded = several("granule.merge=off granule.test=noflush", |request| {
             request.page_size = Some(size);
@@ -163,12 +171,15 @@ fn work_before_a_deferred_tlbi_breaks_no_rule() {
             request.rodata = Some(Rodata::Noalias);
             request.memory = 3 << 30;
         });
-        let level = recorded.number("bbm_level.system") as u8;
+        let level = recorded.ran.number("bbm_level.system") as u8;
         let checked = of_level(&recorded.text(), level, false);
         assert!(checked.is_clean(), "{size:?} {cpu}:\n{}", checked.text());
         // Where leaves may not be split live the TLBI cannot come later.
-        assert_eq!(recorded.number("test.noflush.tlbi") > 0, level == 0);
-        assert_eq!(recorded.number("test.noflush.again.tlbi") > 0, level > 0);
+        assert_eq!(recorded.ran.number("test.noflush.tlbi") > 0, level == 0);
+        assert_eq!(
+            recorded.ran.number("test.noflush.again.tlbi") > 0,
+            level > 0
+        );
     }
 }
 
@@ -176,12 +187,12 @@ fn work_before_a_deferred_tlbi_breaks_no_rule() {
 /// others off the tables. The CPU that does it may split: the model has one level for all.
 #[test]
 fn a_map_that_is_rewritten_to_pages() {
-    for size in SIZES {
+    for size in PageSize::ALL {
         let recorded = several("arm64.fake_cpu=2:bbm=0", |request| {
             request.page_size = Some(size);
             request.rodata = Some(Rodata::Full);
         });
-        let map = &recorded.boot.json()["linear_map"];
+        let map = &recorded.ran.boot.json()["linear_map"];
         assert_eq!(map["rewritten_to_pages"], true, "{size:?}");
         assert_eq!(map["leaves"][0]["size"], size.bytes(), "{size:?}");
         let checked = of_level(&recorded.text(), 2, false);
@@ -191,7 +202,10 @@ fn a_map_that_is_rewritten_to_pages() {
 }
 
 /// On one thread of the host, whose order is the machine's.
-fn changes(size: PageSize) {
+#[test_case(K4)]
+#[test_case(K16)]
+#[test_case(K64)]
+fn twenty_thousand_changes(size: PageSize) {
     let boot = |words| {
         several(words, |request| {
             request.page_size = Some(size);
@@ -202,13 +216,13 @@ fn changes(size: PageSize) {
         })
     };
     let recorded = boot("granule.test=permissions-stress:20000:7");
-    assert!(recorded.number("test.stress.changes") >= 20_000);
+    assert!(recorded.ran.number("test.stress.changes") >= 20_000);
     let text = recorded.text();
     let checked = of_level(&text, 2, false);
     assert!(checked.is_clean(), "{size:?}:\n{}", checked.text());
     assert!(checked.header.complete && checked.header.cpus == CPUS);
     assert_eq!(checked.header.bbm_level, 2);
-    assert!(recorded.number("test.stress.accesses") > 0);
+    assert!(recorded.ran.number("test.stress.accesses") > 0);
     // Blocks were split, merged, and split again: more tables were freed than a boot alone frees.
     let alone = of_level(&boot("").text(), 2, false).tally.freed_bytes;
     let (obtained, freed) = (checked.tally.obtained_bytes, checked.tally.freed_bytes);
@@ -219,19 +233,4 @@ fn changes(size: PageSize) {
     // On CPUs that may not split in place hardly any of it is allowed.
     let checked = of_level(&text, 0, false);
     assert!(checked.violations > 1000, "{}", checked.text());
-}
-
-#[test]
-fn twenty_thousand_changes_in_4k_pages() {
-    changes(PageSize::K4);
-}
-
-#[test]
-fn twenty_thousand_changes_in_16k_pages() {
-    changes(PageSize::K16);
-}
-
-#[test]
-fn twenty_thousand_changes_in_64k_pages() {
-    changes(PageSize::K64);
 }

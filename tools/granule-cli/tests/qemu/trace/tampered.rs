@@ -1,5 +1,6 @@
 //! One trace, and its violations once a line is missing or changed.
 
+use granule_testing::text::{assert_contains, assert_starts_with};
 use std::process::Output;
 
 use granule_cli::LinearMap;
@@ -141,10 +142,8 @@ fn the_command_reports_it_with_its_exit_code(text: &str) {
     let output = command(&with_line(text, line, None), &[]);
     let printed = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(1), "{printed}");
-    assert!(
-        printed.starts_with("line ") && printed.contains(": stale-translation: CPU 0 "),
-        "{printed}"
-    );
+    assert_starts_with(&printed, "line ");
+    assert_contains(&printed, ": stale-translation: CPU 0 ");
     // Cut in the middle of a line, behind a line, and behind the header.
     let lines = text.lines().count();
     let header = text.find('\n').unwrap() + 1;

@@ -2,14 +2,13 @@
 
 use std::path::PathBuf;
 
+use granule_cli::Request;
 use granule_cli::check::{self, CheckOptions, Checked};
-use granule_cli::{Boot, PageSize, Request};
 use tempfile::TempDir;
 
-use crate::hooked::run;
+use crate::booted::Booted;
 use crate::image::image;
 
-pub(crate) const SIZES: [PageSize; 3] = [PageSize::K4, PageSize::K16, PageSize::K64];
 const STRICT: CheckOptions = CheckOptions {
     strict: true,
     bbm_level: None,
@@ -19,7 +18,7 @@ const STRICT: CheckOptions = CheckOptions {
 
 /// A boot with a trace, and its result.
 pub(crate) struct Recorded {
-    pub(crate) boot: Boot,
+    pub(crate) ran: Booted,
     pub(crate) path: PathBuf,
     _dir: TempDir,
 }
@@ -27,20 +26,6 @@ pub(crate) struct Recorded {
 impl Recorded {
     pub(crate) fn text(&self) -> String {
         std::fs::read_to_string(&self.path).unwrap()
-    }
-
-    pub(crate) fn number(&self, path: &str) -> u64 {
-        let json = self.boot.json();
-        let value = path.split('.').fold(&json, |value, key| &value[key]);
-        value.as_u64().unwrap_or_else(|| panic!("{path} in {json}"))
-    }
-
-    pub(crate) fn text_of(&self, path: &str) -> String {
-        let json = self.boot.json();
-        let value = path.split('.').fold(&json, |value, key| &value[key]);
-        let text = value.as_str();
-        text.unwrap_or_else(|| panic!("{path} in {json}"))
-            .to_owned()
     }
 }
 
@@ -56,7 +41,7 @@ pub(crate) fn record(change: impl FnOnce(&mut Request)) -> Recorded {
     };
     change(&mut request);
     Recorded {
-        boot: run(&request),
+        ran: Booted::by(&request),
         path,
         _dir: dir,
     }
@@ -65,13 +50,7 @@ pub(crate) fn record(change: impl FnOnce(&mut Request)) -> Recorded {
 /// The same, and it must end well.
 pub(crate) fn record_ok(change: impl FnOnce(&mut Request)) -> Recorded {
     let recorded = record(change);
-    let boot = &recorded.boot;
-    assert!(
-        boot.is_ok(),
-        "{}\n{}",
-        boot.last_line(),
-        boot.console_text()
-    );
+    recorded.ran.has("outcome", "ok");
     recorded
 }
 

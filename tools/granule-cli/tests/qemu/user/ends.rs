@@ -1,89 +1,68 @@
 //! The ends of programs, good and bad, and the kernel's reports of them; its line where there is no
 //! program to run.
 
-use granule_cli::{Initramfs, Outcome, PageSize, Request};
+use granule_cli::PageSize::{self, K4, K16, K64};
+use granule_cli::{Initramfs, Outcome};
 
+use crate::hooked::saying;
 use crate::user::files;
-use crate::user::machine::{does, ends, machine, program, well};
+use crate::user::machine::{does, ends, machine, machine_at, program, well};
 
 #[test]
 fn the_first_process_s_end_is_the_outcome() {
-    let request = machine(PageSize::K4, 2);
-    let ran = does(&request, "exit 3", Outcome::GuestExit);
-    assert_eq!(
-        (ran.number("user.exit_code"), ran.number("user.signal")),
-        (3, 0)
-    );
-    assert_eq!(
-        ran.reason.as_deref(),
-        Some("the first process ended with 3")
-    );
-    // Reading address 0.
-    let ran = does(&request, "fault 0", Outcome::GuestExit);
-    assert_eq!(
-        (ran.number("user.exit_code"), ran.number("user.signal")),
-        (0, 11)
-    );
-    let reason = "the first process was ended by SIGSEGV (11)";
-    assert_eq!(ran.reason.as_deref(), Some(reason));
+    let request = machine(K4, 2);
+    for (words, code, signal, reason) in [
+        ("exit 3", 3, 0, "the first process ended with 3"),
+        // Reading address 0.
+        (
+            "fault 0",
+            0,
+            11,
+            "the first process was ended by SIGSEGV (11)",
+        ),
+    ] {
+        let ran = does(&request, words, Outcome::GuestExit);
+        ran.has("user.exit_code", code);
+        ran.has("user.signal", signal);
+        assert_eq!(ran.reason(), reason);
+    }
     does(&request, "exit 0", Outcome::Ok);
 }
 
 #[test]
 fn remaining_processes_end_with_the_first_one() {
-    for (size, cpus) in [(PageSize::K4, 1), (PageSize::K16, 4), (PageSize::K64, 2)] {
+    for (size, cpus) in [(K4, 1), (K16, 4), (K64, 2)] {
         let ran = well(&machine(size, cpus), "left", "left");
         assert!(ran.number("user.processes") >= 17);
     }
 }
 
-/// The kernel's stack of a task has a guard, whatever the page size.
+/// The kernel's stack of a task has a guard, whatever the page size. Where the guard is not right below a
+/// stack, because the frame has another owner there, an exception catches it. A task that comes back from
+/// below its stack is caught by the last word of its stack.
 #[test]
-fn a_task_that_uses_up_its_kernel_stack_is_caught_by_the_guard() {
-    for (size, cpus) in [(PageSize::K4, 2), (PageSize::K16, 1), (PageSize::K64, 2)] {
-        let request = Request {
-            append: Some("granule.test=overflow-task".into()),
-            ..machine(size, cpus)
-        };
+fn a_task_that_leaves_its_kernel_stack_is_caught() {
+    let guard = "data abort: translation fault";
+    let word = "the last word of a stack changed";
+    for (size, cpus, words, reason) in [
+        (K4, 2, "overflow-task", guard),
+        (K16, 1, "overflow-task", guard),
+        (K64, 2, "overflow-task", guard),
+        // With a CPU alone: another could run the owner of what is below before the interrupt comes.
+        (
+            K64,
+            1,
+            "overflow-task-slowly -- storm",
+            "the stack pointer is below the stack",
+        ),
+        (K4, 2, "overflow-task-briefly -- storm", word),
+        (K16, 2, "overflow-task-briefly -- storm", word),
+        (K64, 2, "overflow-task-briefly -- storm", word),
+    ] {
+        let request = saying(machine(size, cpus), &format!("granule.test={words}"));
         let archive = Initramfs::new().program("/init", &program());
         let ran = ends(&request, archive, Outcome::Panic);
-        let reason = ran.reason.as_deref().unwrap_or_default();
-        assert!(
-            reason.contains("kernel stack overflow: data abort: translation fault"),
-            "{size:?}: {reason}"
-        );
-    }
-}
-
-/// Where the guard is not right below a stack, because the frame has another owner there, an
-/// exception catches it. A task that comes back from below its stack is caught by the last word of
-/// its stack, whatever the page size.
-#[test]
-fn a_task_that_leaves_its_kernel_stack_without_a_fault_is_caught() {
-    let ends = |size, cpus, test: &str, reason: &str| {
-        let request = Request {
-            append: Some(format!("granule.test={test} -- storm")),
-            ..machine(size, cpus)
-        };
-        let archive = Initramfs::new().program("/init", &program());
-        let ran = ends(&request, archive, Outcome::Panic);
-        let actual = ran.reason.as_deref().unwrap_or_default();
-        assert!(actual.contains(reason), "{size:?}: {actual}");
-    };
-    // With a CPU alone: another could run the owner of what is below before the interrupt comes.
-    ends(
-        PageSize::K64,
-        1,
-        "overflow-task-slowly",
-        "kernel stack overflow: the stack pointer is below the stack",
-    );
-    for size in [PageSize::K4, PageSize::K16, PageSize::K64] {
-        ends(
-            size,
-            2,
-            "overflow-task-briefly",
-            "kernel stack overflow: the last word of a stack changed",
-        );
+        ran.fails_with(&format!("kernel stack overflow: {reason}"));
     }
 }
 
@@ -107,11 +86,11 @@ fn tasks_leave_a_quarter_of_their_kernel_stack() {
     .into_iter()
     .enumerate()
     {
-        let size = [PageSize::K64, PageSize::K4, PageSize::K16][index % 3];
-        let request = Request {
-            append: Some(format!("granule.test=stacks -- {test}")),
-            ..machine(size, 1 + index as u32 % 2 * 3)
-        };
+        let size = [K64, K4, K16][index % 3];
+        let request = saying(
+            machine(size, 1 + index as u32 % 2 * 3),
+            &format!("granule.test=stacks -- {test}"),
+        );
         let used = ends(&request, files::archive(), Outcome::Ok).number("user.kernel_stack_used");
         println!("{test}, {size:?}: {used} bytes");
         assert!(used <= MOST, "{test}, {size:?}: {used} bytes");
@@ -122,77 +101,56 @@ fn tasks_leave_a_quarter_of_their_kernel_stack() {
 
 #[test]
 fn a_thousand_programs_wait_at_once_and_all_is_given_back() {
-    for (size, cpus) in [(PageSize::K4, 2), (PageSize::K16, 1), (PageSize::K64, 4)] {
+    for (size, cpus) in [(K4, 2), (K16, 1), (K64, 4)] {
         let ran = well(&machine(size, cpus), "thousand", "a thousand, twice");
-        assert_eq!(ran.number("user.processes"), 2001);
+        ran.has("user.processes", 2001);
     }
 }
 
 #[test]
 fn a_program_that_breaks_a_rule_is_ended_alone() {
-    for (size, cpus, el) in [
-        (PageSize::K4, 1, 2),
-        (PageSize::K16, 2, 1),
-        (PageSize::K64, 3, 2),
-    ] {
-        let request = Request {
-            el,
-            ..machine(size, cpus)
-        };
-        well(&request, "faults", "survived");
+    for (size, cpus, el) in [(K4, 1, 2), (K16, 2, 1), (K64, 3, 2)] {
+        well(&machine_at(size, cpus, el), "faults", "survived");
     }
 }
 
 #[test]
 fn bad_pointers_are_errors() {
-    for size in [PageSize::K4, PageSize::K16, PageSize::K64] {
+    for size in PageSize::ALL {
         let ran = well(&machine(size, 1), "pointers", "pointed");
-        let unimplemented = ran
-            .console
-            .matches("which is not implemented: ENOSYS")
-            .count();
+        let unimplemented = ran.console.matches("which is not implemented: ENOSYS");
         // Two unknown numbers, and all that are too large together.
-        assert!(
-            (2..=4).contains(&unimplemented),
-            "{unimplemented} in:\n{}",
-            ran.console
-        );
+        assert!((2..=4).contains(&unimplemented.count()), "{}", ran.console);
     }
 }
 
 #[test]
 fn a_program_that_uses_all_memory_is_ended() {
-    for (size, cpus) in [(PageSize::K4, 2), (PageSize::K64, 1)] {
+    for (size, cpus) in [(K4, 2), (K64, 1)] {
         well(&machine(size, cpus), "full", "filled");
     }
 }
 
 #[test]
 fn another_program_can_be_the_first() {
-    let request = Request {
-        append: Some("rdinit=/bin/other -- hello".into()),
-        ..machine(PageSize::K16, 1)
-    };
+    let request = saying(machine(K16, 1), "rdinit=/bin/other -- hello");
     let archive = || {
         Initramfs::new()
             .directory("/bin")
             .program("/bin/other", &program())
     };
     let ran = ends(&request, archive(), Outcome::Ok);
-    assert!(ran.prints("path /bin/other"), "{}", ran.console);
-    let request = machine(PageSize::K16, 1);
+    ran.prints_line("path /bin/other");
+    let request = machine(K16, 1);
     let ran = ends(&request, archive(), Outcome::Ok);
     let line = "granule: the initramfs has no /init: no user space";
-    assert!(ran.prints(line), "{}", ran.console);
+    ran.prints_line(line);
     assert!(ran.json.get("user").is_none());
 }
 
 #[test]
 fn the_first_process_may_be_a_script() {
-    let request = Request {
-        append: Some("-- more".into()),
-        ..machine(PageSize::K64, 1)
-    };
+    let request = saying(machine(K64, 1), "-- more");
     let archive = Initramfs::new()
         .directory("/bin")
         .program("/bin/prog", &program())
@@ -224,13 +182,13 @@ fn a_file_that_is_not_a_program_is_refused_with_the_reason() {
         (&other_machine, "it is not for AArch64"),
     ] {
         let archive = Initramfs::new().program("/init", content);
-        let ran = ends(&machine(PageSize::K4, 1), archive, Outcome::Refused);
-        assert!(ran.console.contains(why), "no {why:?} in:\n{}", ran.console);
-        assert_eq!(ran.reason.as_deref(), Some("/init cannot be run: ENOEXEC"));
+        let ran = ends(&machine(K4, 1), archive, Outcome::Refused);
+        ran.mentions(why);
+        assert_eq!(ran.reason(), "/init cannot be run: ENOEXEC");
     }
     let archive = Initramfs::new().program("/init", b"#!/bin/none -e\n");
-    let ran = ends(&machine(PageSize::K4, 1), archive, Outcome::Refused);
+    let ran = ends(&machine(K4, 1), archive, Outcome::Refused);
     let reason = "/init cannot be run: its first line names /bin/none, which is not a file in the \
                   initramfs";
-    assert_eq!(ran.reason.as_deref(), Some(reason));
+    assert_eq!(ran.reason(), reason);
 }

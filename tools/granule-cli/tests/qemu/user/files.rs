@@ -1,8 +1,11 @@
 //! Files, pipes, programs run by others, signals, and the console's input, on machines of every kind.
 
-use granule_cli::{Initramfs, Outcome, PageSize, Request};
+use granule_cli::PageSize::{K4, K16, K64};
+use granule_cli::{Initramfs, Outcome};
+use test_case::test_case;
 
-use crate::user::machine::{Ran, ends, machine, program};
+use crate::hooked::saying;
+use crate::user::machine::{ends, machine, machine_at, program};
 
 /// An archive with what the programs look for.
 pub(super) fn archive() -> Initramfs {
@@ -16,51 +19,24 @@ pub(super) fn archive() -> Initramfs {
         .program("/lost", b"#!/none\n")
 }
 
-/// Runs one of the program's tests, which must end well and print its line, with every frame given
-/// back.
-fn well(request: &Request, words: &str, line: &str) -> Ran {
-    let request = Request {
-        append: Some(format!("-- {words}")),
-        ..request.clone()
-    };
-    let ran = ends(&request, archive(), Outcome::Ok);
-    assert!(ran.prints(line), "no {line:?} in:\n{}", ran.console);
-    let frames = |when| ran.number(&format!("user.frames_{when}"));
-    assert_eq!(frames("before"), frames("after"));
-    ran
-}
-
 /// Every page size, on one CPU and on several, at either level.
+#[test_case("files", "filed"; "files are read, listed and piped")]
+#[test_case("execs", "executed"; "programs run others in their place")]
+#[test_case("signals", "signalled"; "signals are handled, masked and end calls")]
 fn everywhere(words: &str, line: &str) {
     for (size, cpus, el) in [
-        (PageSize::K4, 1, 2),
-        (PageSize::K4, 4, 1),
-        (PageSize::K16, 1, 1),
-        (PageSize::K16, 3, 2),
-        (PageSize::K64, 2, 2),
-        (PageSize::K64, 1, 1),
+        (K4, 1, 2),
+        (K4, 4, 1),
+        (K16, 1, 1),
+        (K16, 3, 2),
+        (K64, 2, 2),
+        (K64, 1, 1),
     ] {
-        let request = Request {
-            el,
-            ..machine(size, cpus)
-        };
-        well(&request, words, line);
+        let request = saying(machine_at(size, cpus, el), &format!("-- {words}"));
+        let ran = ends(&request, archive(), Outcome::Ok);
+        ran.prints_line(line);
+        ran.frames_came_back();
     }
-}
-
-#[test]
-fn files_are_read_listed_and_piped() {
-    everywhere("files", "filed");
-}
-
-#[test]
-fn programs_run_others_in_their_place() {
-    everywhere("execs", "executed");
-}
-
-#[test]
-fn signals_are_handled_masked_and_end_calls() {
-    everywhere("signals", "signalled");
 }
 
 #[test]
@@ -68,19 +44,10 @@ fn the_first_process_may_be_a_link_and_an_archive_may_be_bad() {
     let archive = Initramfs::new()
         .link("/init", "bin/prog")
         .program("/bin/prog", &program());
-    let request = Request {
-        append: Some("-- hello".into()),
-        ..machine(PageSize::K4, 1)
-    };
+    let request = saying(machine(K4, 1), "-- hello");
     let ran = ends(&request, archive, Outcome::Ok);
-    assert!(ran.prints("hello from process 1"), "{}", ran.console);
+    ran.prints_line("hello from process 1");
     let twice = Initramfs::new().file("/a", b"").file("/a/b", b"");
     let ran = ends(&request, twice, Outcome::Ok);
-    assert!(
-        ran.console.contains(
-            "what one entry has as a directory another has as something else: no user space"
-        ),
-        "{}",
-        ran.console
-    );
+    ran.mentions("what one entry has as a directory another has as something else: no user space");
 }

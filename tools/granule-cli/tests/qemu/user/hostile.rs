@@ -3,85 +3,41 @@
 
 use std::time::Duration;
 
-use granule_cli::{Initramfs, Outcome, PageSize, Request};
+use granule_cli::PageSize::{self, K4, K16, K64};
+use granule_cli::{Initramfs, Outcome, Request};
+use test_case::test_case;
 
-use crate::user::machine::{ends, machine, program, well};
+use crate::hooked::saying;
+use crate::user::machine::{ends, machine, machine_at, program, well};
 
-/// Every page size, on one CPU and on four, at either level.
-fn everywhere(words: &str, line: &str) {
-    for size in [PageSize::K4, PageSize::K16, PageSize::K64] {
-        with_pages_of(size, words, line);
+/// Each of these page sizes, on one CPU and on four, at either level.
+#[test_case(&PageSize::ALL, "instructions", "undefined"; "instructions that are not a program's end it")]
+#[test_case(&PageSize::ALL, "frames", "returned"; "a handler's frame chooses flags and nothing else")]
+#[test_case(&PageSize::ALL, "every-pointer", "every pointer"; "every pointer of every call may be bad")]
+#[test_case(&PageSize::ALL, "signal-storm", "stormed"; "signals come from everywhere")]
+#[test_case(&PageSize::ALL, "pipe-storm", "piped"; "pipes, descriptors and arguments are used up")]
+#[test_case(&[K4], "crowd", "crowded"; "fork bombs that take all memory end with 4K pages")]
+#[test_case(&[K16], "crowd", "crowded"; "fork bombs that take all memory end with 16K pages")]
+#[test_case(&[K64], "crowd", "crowded"; "fork bombs that take all memory end with 64K pages")]
+fn everywhere(sizes: &[PageSize], words: &str, line: &str) {
+    for &size in sizes {
+        let levels = if size == K16 { [1, 2] } else { [2, 1] };
+        for (cpus, el) in [1, 4].into_iter().zip(levels) {
+            well(&machine_at(size, cpus, el), words, line);
+        }
     }
-}
-
-fn with_pages_of(size: PageSize, words: &str, line: &str) {
-    let levels = if size == PageSize::K16 {
-        [1, 2]
-    } else {
-        [2, 1]
-    };
-    for (cpus, el) in [1, 4].into_iter().zip(levels) {
-        let request = Request {
-            el,
-            ..machine(size, cpus)
-        };
-        well(&request, words, line);
-    }
-}
-
-#[test]
-fn instructions_that_are_not_a_program_s_end_it() {
-    everywhere("instructions", "undefined");
 }
 
 /// Code that becomes data, on a CPU that must see it invalid in between.
 #[test]
 fn code_that_was_broken_first_is_no_code_any_more() {
-    for size in [PageSize::K4, PageSize::K16, PageSize::K64] {
+    for size in PageSize::ALL {
         let erratum = "cortex-a715-2645198";
-        let request = Request {
-            append: Some(format!("arm64.errata={erratum}")),
-            ..machine(size, 2)
-        };
+        let request = saying(machine(size, 2), &format!("arm64.errata={erratum}"));
         let ran = well(&request, "instructions", "undefined");
         let errata = ran.json["errata"].as_array().unwrap();
         assert!(errata.iter().any(|name| name == erratum), "{errata:?}");
     }
-}
-
-#[test]
-fn a_handler_s_frame_chooses_flags_and_nothing_else() {
-    everywhere("frames", "returned");
-}
-
-#[test]
-fn every_pointer_of_every_call_may_be_bad() {
-    everywhere("every-pointer", "every pointer");
-}
-
-#[test]
-fn fork_bombs_that_take_all_memory_end_with_4k_pages() {
-    with_pages_of(PageSize::K4, "crowd", "crowded");
-}
-
-#[test]
-fn fork_bombs_that_take_all_memory_end_with_16k_pages() {
-    with_pages_of(PageSize::K16, "crowd", "crowded");
-}
-
-#[test]
-fn fork_bombs_that_take_all_memory_end_with_64k_pages() {
-    with_pages_of(PageSize::K64, "crowd", "crowded");
-}
-
-#[test]
-fn signals_come_from_everywhere() {
-    everywhere("signal-storm", "stormed");
-}
-
-#[test]
-fn pipes_descriptors_and_arguments_are_used_up() {
-    everywhere("pipe-storm", "piped");
 }
 
 /// `GRANULE_HOSTILE_SEED` and `GRANULE_HOSTILE_CHILDREN` for longer runs.
@@ -94,17 +50,16 @@ fn calls_of_every_number_with_anything() {
     let children = number("GRANULE_HOSTILE_CHILDREN", 60);
     let mut seed = number("GRANULE_HOSTILE_SEED", 1);
     for (size, cpus, el) in [
-        (PageSize::K4, 1, 1),
-        (PageSize::K4, 4, 2),
-        (PageSize::K16, 4, 1),
-        (PageSize::K16, 1, 2),
-        (PageSize::K64, 4, 2),
-        (PageSize::K64, 1, 1),
+        (K4, 1, 1),
+        (K4, 4, 2),
+        (K16, 4, 1),
+        (K16, 1, 2),
+        (K64, 4, 2),
+        (K64, 1, 1),
     ] {
         let request = Request {
-            el,
             timeout: Duration::from_secs(60 + children),
-            ..machine(size, cpus)
+            ..machine_at(size, cpus, el)
         };
         well(&request, &format!("random {seed} {children}"), "random");
         seed += children;
@@ -115,21 +70,18 @@ fn calls_of_every_number_with_anything() {
 #[test]
 fn memory_may_run_out_anywhere() {
     for (size, cpus, el, program) in [
-        (PageSize::K4, 1, 2, "4k"),
-        (PageSize::K16, 4, 1, "16k"),
-        (PageSize::K64, 1, 1, "64k"),
-        (PageSize::K4, 1, 1, "64k"),
-        (PageSize::K16, 4, 1, "4k"),
-        (PageSize::K64, 1, 2, "4k"),
-        (PageSize::K64, 4, 1, "4k"),
+        (K4, 1, 2, "4k"),
+        (K16, 4, 1, "16k"),
+        (K64, 1, 1, "64k"),
+        (K4, 1, 1, "64k"),
+        (K16, 4, 1, "4k"),
+        (K64, 1, 2, "4k"),
+        (K64, 4, 1, "4k"),
     ] {
-        let request = Request {
-            el,
-            append: Some(format!(
-                "granule.test=alloc-failure user_pagesize={program}"
-            )),
-            ..machine(size, cpus)
-        };
+        let request = saying(
+            machine_at(size, cpus, el),
+            &format!("granule.test=alloc-failure user_pagesize={program}"),
+        );
         well(&request, "alloc-failure", "alloc-failure");
     }
 }
@@ -166,12 +118,8 @@ fn small() -> Vec<u8> {
         }
     }
     // mov x0, #5; mov x8, #94; svc #0.
-    for (index, word) in [0xd280_00a0_u32, 0xd280_0bc8, 0xd400_0001]
-        .iter()
-        .enumerate()
-    {
-        file[0x100 + 4 * index..][..4].copy_from_slice(&word.to_le_bytes());
-    }
+    let code = [0xd280_00a0_u32, 0xd280_0bc8, 0xd400_0001].map(u32::to_le_bytes);
+    file[0x100..0x10c].copy_from_slice(code.as_flattened());
     file
 }
 
@@ -213,10 +161,7 @@ fn damaged(random: &mut Random, sound: &[u8]) -> Vec<u8> {
 #[test]
 fn damaged_programs_are_refused_or_end_themselves() {
     let real = program();
-    for (seed, (size, cpus)) in [(PageSize::K4, 4), (PageSize::K16, 1), (PageSize::K64, 4)]
-        .into_iter()
-        .enumerate()
-    {
+    for (seed, (size, cpus)) in [(K4, 4), (K16, 1), (K64, 4)].into_iter().enumerate() {
         let mut random = Random(seed as u64 + 1);
         let mut archive = Initramfs::new()
             .program("/init", &real)
@@ -230,14 +175,10 @@ fn damaged_programs_are_refused_or_end_themselves() {
             let file = damaged(&mut random, &real);
             archive = archive.program(&format!("/bad/real{index}"), &file);
         }
-        let request = Request {
-            append: Some("-- malformed".into()),
-            ..machine(size, cpus)
-        };
+        let request = saying(machine(size, cpus), "-- malformed");
         let ran = ends(&request, archive, Outcome::Ok);
-        assert!(ran.prints("malformed"), "{}", ran.console);
-        let frames = |when| ran.number(&format!("user.frames_{when}"));
-        assert_eq!(frames("before"), frames("after"));
+        ran.prints_line("malformed");
+        ran.frames_came_back();
         // Something of both kinds was tried.
         let counts = ran
             .console

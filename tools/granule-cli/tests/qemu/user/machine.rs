@@ -1,9 +1,10 @@
 //! Boots a machine with programs on it: code that all rooms share.
 
 use granule_cli::{Initramfs, Outcome, PageSize, Request};
-use serde_json::Value;
 
-use crate::hooked;
+use crate::booted::Booted;
+pub(crate) use crate::hooked::ends_with as ends;
+use crate::hooked::saying;
 use crate::image::{built, image};
 
 /// The program for tests.
@@ -37,73 +38,32 @@ pub(crate) fn machine(size: PageSize, cpus: u32) -> Request {
     }
 }
 
-/// A boot that has ended as it was to.
-#[derive(Debug)]
-pub(crate) struct Ran {
-    pub(crate) json: Value,
-    pub(crate) console: String,
-    pub(crate) reason: Option<String>,
-}
-
-impl Ran {
-    /// A number of the record.
-    #[track_caller]
-    pub(crate) fn number(&self, path: &str) -> u64 {
-        let value = path.split('.').fold(&self.json, |value, key| &value[key]);
-        value
-            .as_u64()
-            .unwrap_or_else(|| panic!("{path} is not a number in {}", self.json))
-    }
-
-    /// Whether the console has this line.
-    pub(crate) fn prints(&self, line: &str) -> bool {
-        self.console
-            .lines()
-            .any(|printed| printed.trim_end() == line)
-    }
-}
-
-/// Boots with this archive, which must end that way.
-#[track_caller]
-pub(crate) fn ends(request: &Request, archive: Initramfs, outcome: Outcome) -> Ran {
-    let file = tempfile::NamedTempFile::new().unwrap();
-    archive.write(file.path()).unwrap();
-    let request = Request {
-        initrd: Some(file.path().to_owned()),
-        ..request.clone()
-    };
-    let boot = hooked::ends(&request, outcome);
-    Ran {
-        json: boot.json(),
-        console: boot.console_text(),
-        reason: boot.reason.clone(),
+/// The same, entered at that exception level.
+pub(crate) fn machine_at(size: PageSize, cpus: u32, el: u8) -> Request {
+    Request {
+        el,
+        ..machine(size, cpus)
     }
 }
 
 /// The first process is the program for tests, which does what these words name.
 #[track_caller]
-pub(crate) fn does(request: &Request, words: &str, outcome: Outcome) -> Ran {
+pub(crate) fn does(request: &Request, words: &str, outcome: Outcome) -> Booted {
     let append = request.append.clone().unwrap_or_default();
-    let request = Request {
-        append: Some(format!("{append} -- {words}")),
-        ..request.clone()
-    };
+    let request = saying(request.clone(), &format!("{append} -- {words}"));
     let archive = Initramfs::new().program("/init", &program());
     let ran = ends(&request, archive, outcome);
     // Whatever it did, every frame came back: else the outcome is another one, but then it must
     // have been counted.
-    assert_eq!(
-        ran.number("user.frames_before"),
-        ran.number("user.frames_after")
-    );
+    ran.frames_came_back();
     ran
 }
 
 /// As [`does`], all of which must be well and end with that line.
 #[track_caller]
-pub(crate) fn well(request: &Request, words: &str, line: &str) -> Ran {
+pub(crate) fn well(request: &Request, words: &str, line: &str) -> Booted {
     let ran = does(request, words, Outcome::Ok);
-    assert!(ran.prints(line), "no {line:?} in:\n{}", ran.console);
-    assert_eq!(ran.number("user.exit_code"), 0);
+    ran.prints_line(line);
+    ran.has("user.exit_code", 0);
     ran
 }

@@ -1,23 +1,37 @@
 //! The behaviour of programs: each test of the program for tests, on machines of every kind.
 
-use granule_cli::{PageSize, Request};
+use granule_cli::PageSize::{self, K4, K16, K64};
+use granule_cli::Request;
+use test_case::test_case;
 
-use crate::user::machine::{machine, well};
-
-const SIZES: [PageSize; 3] = [PageSize::K4, PageSize::K16, PageSize::K64];
+use crate::hooked::{on_cpu, saying};
+use crate::user::machine::{machine, machine_at, well};
 
 /// One CPU and several, either controller, either level.
 const KINDS: [(u32, u8, u8); 4] = [(1, 3, 2), (1, 2, 1), (4, 3, 1), (3, 2, 2)];
 
-/// Every page size, each on two kinds of machine.
+/// Every page size, each on two kinds of machine. The program's words, and its line when all is well.
+#[test_case("fork", "forked"; "children are made and waited for")]
+#[test_case("copies", "copied"; "writes after a fork are seen by who made them")]
+#[test_case("storm", "stormed"; "many processes at once")]
+#[test_case("preempt", "preempted"; "nobody keeps a CPU for himself")]
+#[test_case("vfork", "lent"; "a child borrows its parent's memory")]
+#[test_case("orphans", "orphaned"; "orphans are the first process's")]
+#[test_case("lender", "ended"; "a parent that waits for its vfork child can be ended")]
+#[test_case("adopted", "adopted"; "the first process gets orphans that have ended")]
+#[test_case("hasty", "hastened"; "the first process ends as soon as its last child did")]
+#[test_case("areas", "apart"; "areas beside each other have each their own rights")]
+#[test_case("limit", "limited"; "areas are limited in number")]
+#[test_case("registers", "kept"; "registers are a process's own")]
+#[test_case("memory", "mapped"; "memory is mapped, protected and given back")]
+#[test_case("heap", "grown"; "the heap grows and shrinks")]
 fn everywhere(words: &str, line: &str) {
-    for (index, size) in SIZES.into_iter().enumerate() {
+    for (index, size) in PageSize::ALL.into_iter().enumerate() {
         for kind in [index, index + 2] {
             let (cpus, gic, el) = KINDS[kind % KINDS.len()];
             let request = Request {
                 gic,
-                el,
-                ..machine(size, cpus)
+                ..machine_at(size, cpus, el)
             };
             well(&request, words, line);
         }
@@ -26,7 +40,7 @@ fn everywhere(words: &str, line: &str) {
 
 #[test]
 fn a_program_prints_hello_and_its_arguments() {
-    for (size, bytes) in SIZES.into_iter().zip([4096, 16384, 65536]) {
+    for (size, bytes) in PageSize::ALL.into_iter().zip([4096, 16384, 65536]) {
         for cpus in [1, 2] {
             let ran = well(&machine(size, cpus), "hello you", "hello from process 1");
             for line in [
@@ -40,80 +54,35 @@ fn a_program_prints_hello_and_its_arguments() {
                 "@granul e end",
                 "without a newline",
             ] {
-                assert!(ran.prints(line), "no {line:?} in:\n{}", ran.console);
+                ran.prints_line(line);
             }
-            assert_eq!(ran.number("user.processes"), 1);
+            ran.has("user.processes", 1);
         }
     }
-}
-
-#[test]
-fn children_are_made_and_waited_for() {
-    everywhere("fork", "forked");
-}
-
-#[test]
-fn writes_after_a_fork_are_seen_by_who_made_them() {
-    everywhere("copies", "copied");
-}
-
-#[test]
-fn many_processes_at_once() {
-    everywhere("storm", "stormed");
-}
-
-#[test]
-fn nobody_keeps_a_cpu_for_himself() {
-    everywhere("preempt", "preempted");
-}
-
-#[test]
-fn a_child_borrows_its_parent_s_memory() {
-    everywhere("vfork", "lent");
-}
-
-#[test]
-fn orphans_are_the_first_process_s() {
-    everywhere("orphans", "orphaned");
 }
 
 /// On several CPUs: a signal meets a fork only from another one.
 #[test]
 fn nobody_outlives_a_signal_for_a_group_by_being_forked() {
-    for size in SIZES {
+    for size in PageSize::ALL {
         well(&machine(size, 4), "comets", "burnt out");
     }
 }
 
 #[test]
 fn a_fork_that_a_signal_comes_upon_is_made_again() {
-    for (size, cpus) in SIZES.into_iter().zip([4, 2, 1]) {
+    for (size, cpus) in PageSize::ALL.into_iter().zip([4, 2, 1]) {
         well(&machine(size, cpus), "pelted", "pelted");
     }
 }
 
 #[test]
-fn a_parent_that_waits_for_its_vfork_child_can_be_ended() {
-    everywhere("lender", "ended");
-}
-
-#[test]
-fn the_first_process_gets_orphans_that_have_ended() {
-    everywhere("adopted", "adopted");
-}
-
-#[test]
 fn all_cpus_run_programs() {
-    for (size, gic, el) in [
-        (PageSize::K4, 3, 2),
-        (PageSize::K16, 2, 1),
-        (PageSize::K64, 3, 1),
-    ] {
+    for (size, gic, el) in [(K4, 3, 2), (K16, 2, 1), (K64, 3, 1)] {
         for cpus in [1, 2, 4] {
             let request = Request {
                 gic,
-                el,
-                ..machine(size, cpus)
+                ..machine_at(size, cpus, el)
             };
             let line = format!("on {cpus} CPUs");
             well(&request, &format!("spread {}", 2 * cpus), &line);
@@ -122,36 +91,11 @@ fn all_cpus_run_programs() {
 }
 
 #[test]
-fn the_first_process_ends_as_soon_as_its_last_child_did() {
-    everywhere("hasty", "hastened");
-}
-
-#[test]
-fn areas_beside_each_other_have_each_their_own_rights() {
-    everywhere("areas", "apart");
-}
-
-/// By default, and as the command line states.
-#[test]
-fn areas_are_limited_in_number() {
-    everywhere("limit", "limited");
-    for (size, cpus) in SIZES.into_iter().zip([1, 2, 1]) {
-        let request = Request {
-            append: Some("user_max_map_count=200".into()),
-            ..machine(size, cpus)
-        };
+fn the_command_line_limits_areas_in_number() {
+    for (size, cpus) in PageSize::ALL.into_iter().zip([1, 2, 1]) {
+        let request = saying(machine(size, cpus), "user_max_map_count=200");
         well(&request, "limit 200", "limited");
     }
-}
-
-#[test]
-fn registers_are_a_process_s_own() {
-    everywhere("registers", "kept");
-}
-
-#[test]
-fn memory_is_mapped_protected_and_given_back() {
-    everywhere("memory", "mapped");
 }
 
 /// On CPUs that set access flag and dirty state themselves or not, and on some that change the
@@ -159,15 +103,12 @@ fn memory_is_mapped_protected_and_given_back() {
 #[test]
 fn pages_in_order_become_groups_and_are_pages_again_where_they_differ() {
     for (cpu, cpus) in [("neoverse-n1", 1), ("cortex-a72", 2), ("max", 2)] {
-        for (size, group) in SIZES.into_iter().zip([64, 2048, 2048]) {
-            if cpu == "cortex-a72" && size == PageSize::K16 {
+        for (size, group) in PageSize::ALL.into_iter().zip([64, 2048, 2048]) {
+            if cpu == "cortex-a72" && size == K16 {
                 // It has no pages of that size.
                 continue;
             }
-            let request = Request {
-                cpu: cpu.into(),
-                ..machine(size, cpus)
-            };
+            let request = on_cpu(machine(size, cpus), cpu);
             let ran = well(&request, "groups", "grouped");
             let groups = 6 * 1024 / group;
             // A block of 2 MiB is the groups in it.
@@ -183,46 +124,33 @@ fn pages_in_order_become_groups_and_are_pages_again_where_they_differ() {
     }
 }
 
-#[test]
-fn the_heap_grows_and_shrinks() {
-    everywhere("heap", "grown");
-}
-
 /// With and without hardware that sets access flag and dirty state, with 52 bits, on the smallest
 /// space.
 #[test]
 fn every_kind_of_cpu() {
     for (cpu, size, va_bits) in [
-        ("cortex-a53", PageSize::K4, 39),
-        ("cortex-a72", PageSize::K64, 42),
-        ("neoverse-n1", PageSize::K16, 36),
-        ("max", PageSize::K4, 52),
-        ("max", PageSize::K64, 52),
+        ("cortex-a53", K4, 39),
+        ("cortex-a72", K64, 42),
+        ("neoverse-n1", K16, 36),
+        ("max", K4, 52),
+        ("max", K64, 52),
     ] {
-        for words in ["copies", "memory"] {
+        for (words, line) in [("copies", "copied"), ("memory", "mapped")] {
             let request = Request {
                 cpu: cpu.into(),
                 va_bits: Some(va_bits),
                 ..machine(size, 2)
             };
-            let line = if words == "copies" {
-                "copied"
-            } else {
-                "mapped"
-            };
             let ran = well(&request, words, line);
-            assert_eq!(ran.number("user.va_bits"), u64::from(va_bits.min(48)));
+            ran.has("user.va_bits", va_bits.min(48));
         }
     }
 }
 
 #[test]
 fn free_pages_may_be_invalid() {
-    for size in SIZES {
-        let request = Request {
-            append: Some("debug_pagealloc=on".into()),
-            ..machine(size, 2)
-        };
+    for size in PageSize::ALL {
+        let request = saying(machine(size, 2), "debug_pagealloc=on");
         well(&request, "copies", "copied");
     }
 }

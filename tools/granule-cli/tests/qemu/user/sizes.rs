@@ -3,29 +3,18 @@
 
 use std::collections::BTreeMap;
 
-use granule_cli::{Initramfs, Outcome, PageSize, Request};
+use granule_cli::PageSize::{self, K4, K16, K64};
+use granule_cli::{Initramfs, Outcome, Request};
 
-use crate::user::machine::{Ran, bench, ends, machine, pagesize, program, well};
-
-const SIZES: [PageSize; 3] = [PageSize::K4, PageSize::K16, PageSize::K64];
+use crate::booted::Booted;
+use crate::hooked::{on_cpu, saying};
+use crate::user::machine::{bench, ends, machine, machine_at, pagesize, program, well};
 
 /// The sizes of kernel and program that differ.
 fn pairs() -> impl Iterator<Item = (PageSize, PageSize)> {
-    let all = SIZES.into_iter();
-    all.flat_map(|kernel| SIZES.map(|size| (kernel, size)))
+    let all = PageSize::ALL.into_iter();
+    all.flat_map(|kernel| PageSize::ALL.map(|size| (kernel, size)))
         .filter(|(kernel, size)| kernel != size)
-}
-
-/// The size as a word of the command line.
-fn name(size: PageSize) -> String {
-    format!("{}k", size.bytes() >> 10)
-}
-
-fn appended(request: Request, words: &str) -> Request {
-    Request {
-        append: Some(words.into()),
-        ..request
-    }
 }
 
 /// The test program as a linker makes it for pages of this size at most: the largest alignment of its segments
@@ -69,57 +58,54 @@ fn noting(bytes: u64) -> Vec<u8> {
 }
 
 #[track_caller]
-fn says_pages(request: &Request, file: &[u8], bytes: u64) -> Ran {
+fn says_pages(request: &Request, file: &[u8], bytes: u64) -> Booted {
     let append = request.append.clone().unwrap_or_default();
-    let request = appended(request.clone(), &format!("{append} -- hello"));
+    let request = saying(request.clone(), &format!("{append} -- hello"));
     let ran = ends(
         &request,
         Initramfs::new().program("/init", file),
         Outcome::Ok,
     );
-    assert!(ran.prints(&format!("page size {bytes}")), "{}", ran.console);
+    ran.prints_line(&format!("page size {bytes}"));
     ran
 }
 
 #[test]
 fn a_program_linked_for_4k_runs_on_every_kernel() {
     for (kernel, cpu, cpus) in [
-        (PageSize::K4, "max", 1),
-        (PageSize::K16, "max", 2),
-        (PageSize::K64, "max", 1),
-        (PageSize::K64, "cortex-a53", 2),
-        (PageSize::K16, "neoverse-n1", 1),
+        (K4, "max", 1),
+        (K16, "max", 2),
+        (K64, "max", 1),
+        (K64, "cortex-a53", 2),
+        (K16, "neoverse-n1", 1),
     ] {
-        let request = Request {
-            cpu: cpu.into(),
-            ..machine(kernel, cpus)
-        };
+        let request = on_cpu(machine(kernel, cpus), cpu);
         says_pages(&request, &linked_for(4096), 4096);
     }
-    says_pages(&machine(PageSize::K64, 1), &linked_for(16384), 16384);
-    says_pages(&machine(PageSize::K4, 1), &linked_for(16384), 4096);
+    says_pages(&machine(K64, 1), &linked_for(16384), 16384);
+    says_pages(&machine(K4, 1), &linked_for(16384), 4096);
 }
 
 #[test]
 fn a_program_for_which_no_size_is_left_gets_an_error() {
     // CPU 1 reports that it has no 4K pages.
-    let request = appended(machine(PageSize::K64, 2), "arm64.fake_cpu=1:tgran4=15");
+    let request = saying(machine(K64, 2), "arm64.fake_cpu=1:tgran4=15");
     let archive = Initramfs::new().program("/init", &linked_for(4096));
     let ran = ends(&request, archive, Outcome::Refused);
     let line = "granule: /init cannot be run: no page size is left: programs have 16k, 64k on this \
                 boot, and the file allows 4k; link it for pages of 64K (-z max-page-size=65536)";
-    assert!(ran.prints(line), "{}", ran.console);
-    assert_eq!(ran.reason.as_deref(), Some("/init cannot be run: ENOEXEC"));
+    ran.prints_line(line);
+    assert_eq!(ran.reason(), "/init cannot be run: ENOEXEC");
     says_pages(&request, &linked_for(16384), 16384);
 }
 
 #[test]
 fn a_wish_that_cannot_be_granted_leaves_a_line() {
-    let asks = appended(machine(PageSize::K64, 1), "user_pagesize=64k");
+    let asks = saying(machine(K64, 1), "user_pagesize=64k");
     let ran = says_pages(&asks, &linked_for(4096), 4096);
     let line = "granule: /init runs with 4k pages: user_pagesize= requests pages of 65536 bytes: \
                 its segments are aligned to 4096 bytes, too few for pages of 65536 bytes";
-    assert!(ran.prints(line), "{}", ran.console);
+    ran.prints_line(line);
 }
 
 #[test]
@@ -127,18 +113,18 @@ fn a_note_the_command_line_and_the_process_choose() {
     for (kernel, size) in pairs() {
         let request = machine(kernel, 1);
         says_pages(&request, &noting(size.bytes()), size.bytes());
-        let line = appended(request.clone(), &format!("user_pagesize={}", name(size)));
+        let line = saying(request.clone(), &format!("user_pagesize={}", size.word()));
         says_pages(&line, &program(), size.bytes());
         // A note is before the command line, and the process's wish before both.
         says_pages(&line, &noting(kernel.bytes()), kernel.bytes());
         let archive = Initramfs::new()
             .program("/init", &pagesize())
             .program("/hello", &noting(kernel.bytes()));
-        let request = appended(request, &format!("-- {} /hello hello you", name(size)));
+        let request = saying(request, &format!("-- {} /hello hello you", size.word()));
         let ran = ends(&request, archive, Outcome::Ok);
         let page = format!("page size {}", size.bytes());
         for line in [&page, "argument you", "path /hello"] {
-            assert!(ran.prints(line), "no {line:?} in:\n{}", ran.console);
+            ran.prints_line(line);
         }
     }
 }
@@ -146,14 +132,11 @@ fn a_note_the_command_line_and_the_process_choose() {
 #[test]
 fn pagesize_reports_what_it_cannot_do() {
     let runs = |cpu: &str, words: &str, status: u64, line: &str| {
-        let request = Request {
-            cpu: cpu.into(),
-            ..appended(machine(PageSize::K64, 1), &format!("-- {words}"))
-        };
+        let request = on_cpu(saying(machine(K64, 1), &format!("-- {words}")), cpu);
         let archive = Initramfs::new().program("/init", &pagesize());
         let ran = ends(&request, archive, Outcome::GuestExit);
-        assert!(ran.prints(line), "no {line:?} in:\n{}", ran.console);
-        assert_eq!(ran.number("user.exit_code"), status);
+        ran.prints_line(line);
+        ran.has("user.exit_code", status);
     };
     let none = "pagesize: programs cannot have 16k pages on this boot";
     runs("cortex-a72", "16k /init", 125, none);
@@ -165,17 +148,13 @@ fn pagesize_reports_what_it_cannot_do() {
 #[test]
 fn programs_of_every_size_make_speak_with_and_end_each_other() {
     for (kernel, cpu, cpus, el, pairs) in [
-        (PageSize::K4, "max", 4, 1, 9),
-        (PageSize::K16, "max", 2, 2, 9),
-        (PageSize::K64, "max", 4, 2, 9),
-        (PageSize::K64, "neoverse-n1", 1, 1, 9),
-        (PageSize::K4, "cortex-a72", 4, 2, 4),
+        (K4, "max", 4, 1, 9),
+        (K16, "max", 2, 2, 9),
+        (K64, "max", 4, 2, 9),
+        (K64, "neoverse-n1", 1, 1, 9),
+        (K4, "cortex-a72", 4, 2, 4),
     ] {
-        let request = Request {
-            cpu: cpu.into(),
-            el,
-            ..machine(kernel, cpus)
-        };
+        let request = on_cpu(machine_at(kernel, cpus, el), cpu);
         well(&request, "sizes", &format!("{pairs} pairs of sizes"));
     }
 }
@@ -183,18 +162,13 @@ fn programs_of_every_size_make_speak_with_and_end_each_other() {
 /// The smallest and an odd number of address bits, where root tables are largest.
 #[test]
 fn the_empty_root_serves_every_size() {
-    for (kernel, va_bits) in [
-        (PageSize::K4, 42),
-        (PageSize::K4, 36),
-        (PageSize::K16, 47),
-        (PageSize::K64, 52),
-    ] {
+    for (kernel, va_bits) in [(K4, 42), (K4, 36), (K16, 47), (K64, 52)] {
         let request = Request {
             va_bits: Some(va_bits),
             ..machine(kernel, 2)
         };
         let ran = well(&request, "sizes", "9 pairs of sizes");
-        assert_eq!(ran.number("user.va_bits"), u64::from(va_bits.min(48)));
+        ran.has("user.va_bits", va_bits.min(48));
     }
 }
 
@@ -204,7 +178,7 @@ const TOGETHER: &str = "memory areas copies registers heap groups vfork pelted p
     every-pointer signal-storm frames random,1,6 /bench,1048576,1";
 
 /// The lines of programs, counted, without what depends on time.
-fn lines(ran: &Ran) -> BTreeMap<String, u32> {
+fn lines(ran: &Booted) -> BTreeMap<String, u32> {
     let mut found = BTreeMap::new();
     for line in ran.console.lines().map(str::trim_end) {
         let line = match line.split_once(' ') {
@@ -233,29 +207,26 @@ fn programs_of_every_size_run_side_by_side_as_alone() {
         let archive = Initramfs::new()
             .program("/init", &program())
             .program("/bench", &bench());
-        let request = appended(request(kernel), &format!("-- {words}"));
+        let request = saying(request(kernel), &format!("-- {words}"));
         let ran = ends(&request, archive, Outcome::Ok);
-        assert_eq!(
-            ran.number("user.frames_before"),
-            ran.number("user.frames_after")
-        );
+        ran.frames_came_back();
         ran
     };
     let mut alone: BTreeMap<String, u32> = BTreeMap::new();
     for what in TOGETHER.split_whitespace() {
-        for (line, times) in lines(&runs(PageSize::K4, &format!("only {what}"))) {
+        for (line, times) in lines(&runs(K4, &format!("only {what}"))) {
             *alone.entry(line).or_default() += 3 * times;
         }
     }
     let count = 3 * TOGETHER.split_whitespace().count();
-    for kernel in SIZES {
+    for kernel in PageSize::ALL {
         let together = runs(kernel, &format!("beside {TOGETHER}"));
         let line = format!("{count} tests side by side");
-        assert!(together.prints(&line), "{}", together.console);
+        together.prints_line(&line);
         assert_eq!(lines(&together), alone, "{kernel:?}: {}", together.console);
-        for page in SIZES.map(PageSize::bytes) {
+        for page in PageSize::ALL.map(PageSize::bytes) {
             let begins = format!("bench begin page={page} ");
-            assert!(together.console.contains(&begins), "{}", together.console);
+            together.mentions(&begins);
         }
     }
 }
@@ -263,25 +234,16 @@ fn programs_of_every_size_run_side_by_side_as_alone() {
 /// Eight programs that run a file at once get one copy of it, and it goes when memory is short.
 #[test]
 fn a_file_is_copied_once_and_kept_until_memory_is_short() {
-    for (kernel, size, cpus) in [
-        (PageSize::K4, PageSize::K4, 4),
-        (PageSize::K4, PageSize::K64, 1),
-        (PageSize::K16, PageSize::K16, 2),
-        (PageSize::K64, PageSize::K4, 4),
-    ] {
+    for (kernel, size, cpus) in [(K4, K4, 4), (K4, K64, 1), (K16, K16, 2), (K64, K4, 4)] {
         let other = pagesize();
         let archive = Initramfs::new()
             .program("/init", &program())
             .program("/other", &other);
         // The exit codes of `pagesize` for requests that it cannot serve.
         let words = format!("-- cached {} 125", other.len());
-        let words = format!("user_pagesize={} {words}", name(size));
-        let ran = ends(
-            &appended(machine(kernel, cpus), &words),
-            archive,
-            Outcome::Ok,
-        );
-        assert!(ran.prints("cached"), "{}", ran.console);
+        let words = format!("user_pagesize={} {words}", size.word());
+        let ran = ends(&saying(machine(kernel, cpus), &words), archive, Outcome::Ok);
+        ran.prints_line("cached");
     }
 }
 
@@ -289,11 +251,7 @@ fn a_file_is_copied_once_and_kept_until_memory_is_short() {
 /// and nothing else happens.
 #[test]
 fn larger_pages_are_refused_where_memory_is_in_pieces() {
-    for (kernel, larger, cpus) in [
-        (PageSize::K4, PageSize::K64, 1),
-        (PageSize::K4, PageSize::K16, 4),
-        (PageSize::K16, PageSize::K64, 2),
-    ] {
+    for (kernel, larger, cpus) in [(K4, K64, 1), (K4, K16, 4), (K16, K64, 2)] {
         let request = machine(kernel, cpus);
         let words = format!("fragmented {}", larger.bytes());
         well(&request, &words, "fragmented");
@@ -313,9 +271,9 @@ fn tests_pass_with_another_size_than_the_kernel_s() {
             ("pelted", "pelted"),
         ] {
             let cpus = [1, 4][index % 2];
-            let request = appended(
+            let request = saying(
                 machine(kernel, cpus),
-                &format!("user_pagesize={}", name(size)),
+                &format!("user_pagesize={}", size.word()),
             );
             well(&request, words, line);
         }

@@ -1,9 +1,11 @@
 //! A program written without this kernel in mind: Rust's standard library on musl, static,
 //! unmodified under every page size.
 
-use granule_cli::{Initramfs, Outcome, PageSize, Request};
+use granule_cli::PageSize::{K4, K16, K64};
+use granule_cli::{Initramfs, Outcome};
 
-use crate::user::machine::{ends, machine, with_std};
+use crate::hooked::saying;
+use crate::user::machine::{ends, machine, machine_at, with_std};
 
 fn archive() -> Initramfs {
     Initramfs::new()
@@ -17,42 +19,30 @@ fn archive() -> Initramfs {
 #[test]
 fn a_program_with_a_standard_library_runs_on_every_page_size() {
     for (size, cpus, el) in [
-        (PageSize::K4, 1, 2),
-        (PageSize::K4, 4, 1),
-        (PageSize::K16, 2, 2),
-        (PageSize::K64, 1, 1),
-        (PageSize::K64, 4, 2),
+        (K4, 1, 2),
+        (K4, 4, 1),
+        (K16, 2, 2),
+        (K64, 1, 1),
+        (K64, 4, 2),
     ] {
-        let request = Request {
-            el,
-            append: Some("rdinit=/bin/prog".into()),
-            ..machine(size, cpus)
-        };
+        let request = saying(machine_at(size, cpus, el), "rdinit=/bin/prog");
         let ran = ends(&request, archive(), Outcome::Ok);
         for line in ["std: /bin/prog, HOME=/", "std: all is well"] {
-            assert!(ran.prints(line), "no {line:?} in:\n{}", ran.console);
+            ran.prints_line(line);
         }
-        let frames = |when| ran.number(&format!("user.frames_{when}"));
-        assert_eq!(frames("before"), frames("after"));
-        assert_eq!(ran.number("user.exit_code"), 0);
+        ran.frames_came_back();
+        ran.has("user.exit_code", 0);
     }
 }
 
 #[test]
 fn missing_system_calls_are_reported() {
-    let request = Request {
-        append: Some("rdinit=/bin/prog".into()),
-        ..machine(PageSize::K16, 1)
-    };
+    let request = saying(machine(K16, 1), "rdinit=/bin/prog");
     // Without what it reads.
     let archive = Initramfs::new()
         .directory("/bin")
         .program("/bin/prog", &with_std());
     let ran = ends(&request, archive, Outcome::GuestExit);
-    assert!(
-        ran.console.contains("std: No such file or directory"),
-        "{}",
-        ran.console
-    );
-    assert_eq!(ran.number("user.exit_code"), 1);
+    ran.mentions("std: No such file or directory");
+    ran.has("user.exit_code", 1);
 }

@@ -2,11 +2,13 @@
 
 use granule_cli::boot::prompt::{Way, commands};
 use granule_cli::{Firmware, Initramfs, Outcome, PageSize, Request};
+use granule_testing::text::assert_ends_with;
 
 use crate::boot::guests;
+use crate::booted::Booted;
 use crate::hooked;
 use crate::image::image;
-use crate::user::machine::{Ran, ends, machine, program};
+use crate::user::machine::{ends, machine, program};
 
 /// The lines of the block behind a marker of docs/booting.md.
 fn documented_lines(marker: &str) -> Vec<String> {
@@ -22,7 +24,7 @@ fn documented_lines(marker: &str) -> Vec<String> {
 
 /// A boot by the lines behind a marker, which must be those that are typed for this way.
 #[track_caller]
-fn booted(marker: &str, way: Way, request: &Request, name: &str) -> Ran {
+fn booted(marker: &str, way: Way, request: &Request, name: &str) -> Booted {
     let typed = documented_lines(marker);
     assert_eq!(
         typed,
@@ -34,11 +36,11 @@ fn booted(marker: &str, way: Way, request: &Request, name: &str) -> Ran {
         .program("/init", b"#!/bin/prog hello\n");
     let ran = ends(request, archive, Outcome::Ok);
     for line in &typed {
-        assert!(ran.prints(&format!("=> {line}")), "{}", ran.console);
+        ran.prints_line(&format!("=> {line}"));
     }
     let bytes = request.page_size.unwrap().bytes();
-    assert!(ran.prints(&format!("page size {bytes}")), "{}", ran.console);
-    assert_eq!(ran.number("page_size"), bytes);
+    ran.prints_line(&format!("page size {bytes}"));
+    ran.has("page_size", bytes);
     ran
 }
 
@@ -49,9 +51,9 @@ fn documented_lines_boot_the_kernel_and_its_first_program() {
         ..machine(PageSize::K16, 2)
     };
     let ran = booted("<!-- typed: u-boot -->", Way::Booti, &request, "16k");
-    assert_eq!(ran.number("cpus"), 2);
-    assert_eq!(ran.number("entry_el"), 2);
-    assert_eq!(ran.number("linear_map.ram_bytes"), 256 << 20);
+    ran.has("cpus", 2);
+    ran.has("entry_el", 2);
+    ran.has("linear_map.ram_bytes", 256 << 20);
     assert_eq!(ran.json["qemu"]["firmware"], "u-boot");
     assert_eq!(ran.json["page_size_source"], "command-line");
 }
@@ -77,9 +79,9 @@ fn long_bootargs_arrive_whole_and_no_initramfs_is_needed() {
         ..Request::default()
     };
     let boot = hooked::ends(&request, Outcome::Ok);
-    assert_eq!(boot.json()["page_size"], 64 << 10);
-    assert_eq!(boot.json()["page_size_source"], "command-line");
-    assert_eq!(boot.json()["entry_el"], 1);
+    boot.has("page_size", 64 << 10);
+    boot.has("page_size_source", "command-line");
+    boot.has("entry_el", 1);
 }
 
 #[test]
@@ -97,8 +99,8 @@ fn a_prompt_that_comes_back_ends_the_boot() {
     assert_eq!(boot.outcome, Outcome::GuestExit, "{}", boot.last_line());
     assert!(!boot.console_text().contains("never"));
     let reason = boot.reason.unwrap();
-    assert!(
-        reason.ends_with("prompt after `bootefi ${kernel_addr_r} ${fdt_addr}`"),
-        "{reason}"
+    assert_ends_with(
+        &reason,
+        "prompt after `bootefi ${kernel_addr_r} ${fdt_addr}`",
     );
 }

@@ -13,7 +13,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 
 use flate2::read::MultiGzDecoder;
-use granule_cli::PageSize;
+use granule_cli::PageSize::{K4, K16, K64};
 use granule_model::trace::Reader;
 use granule_model::{BarrierKind, Config, Event, Model, Policy, Rule};
 
@@ -259,20 +259,20 @@ fn own(recorded: &Recorded) -> Trace {
 fn mattering_removals_from_traces_are_noticed() {
     let mut rows = BTreeMap::new();
     let copies = runs("copies", |request| {
-        request.page_size = Some(PageSize::K4);
+        request.page_size = Some(K4);
         request.smp = 2;
     });
     measure(&own(&copies), &mut rows);
     if removals().is_some() {
         let copies = runs("copies", |request| {
-            request.page_size = Some(PageSize::K16);
+            request.page_size = Some(K16);
             request.smp = 3;
         });
         measure(&own(&copies), &mut rows);
-        let areas = runs("areas", |request| request.page_size = Some(PageSize::K64));
+        let areas = runs("areas", |request| request.page_size = Some(K64));
         measure(&own(&areas), &mut rows);
         let sizes = runs("beside copies areas", |request| {
-            request.page_size = Some(PageSize::K4);
+            request.page_size = Some(K4);
             request.smp = 4;
             request.memory = 1 << 30;
         });
