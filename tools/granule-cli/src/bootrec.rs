@@ -35,10 +35,7 @@ pub struct BootRecord {
 
 impl BootRecord {
     /// Decodes the 256 bytes of a record.
-    ///
-    /// # Errors
-    ///
-    /// One line: why the bytes are not a record.
+    /// Fails with one line: why the bytes are not a record.
     pub fn decode(bytes: &[u8]) -> Result<Self, String> {
         let bytes = bytes
             .get(..BYTES)
@@ -86,25 +83,21 @@ impl BootRecord {
     }
 
     /// Whether the kernel parked for good.
-    #[must_use]
     pub fn is_parked(&self) -> bool {
         self.state == State::Parked
     }
 
     /// Whether the kernel left a reason: why it failed, or why it has no console.
-    #[must_use]
     pub fn has_reason(&self) -> bool {
         self.reason != 0
     }
 
     /// The kernel's number for the reason.
-    #[must_use]
     pub fn reason(&self) -> u32 {
         self.reason
     }
 
     /// The kernel's message about the reason, or the reason's number if it left none.
-    #[must_use]
     pub fn message(&self) -> String {
         if self.message.is_empty() {
             format!("the kernel left reason {} and no message", self.reason)
@@ -114,7 +107,6 @@ impl BootRecord {
     }
 
     /// The progress of the kernel in words.
-    #[must_use]
     pub fn progress(&self) -> String {
         match self.state {
             State::NotEntered => "the kernel was not entered".into(),
@@ -128,10 +120,7 @@ impl BootRecord {
 }
 
 /// Offset of the boot record in an image file; `None` for an image without one.
-///
-/// # Errors
-///
-/// One line: the image has two records, or is too short for the record behind the magic.
+/// Fails with one line: the image has two records, or is too short for the record behind the magic.
 pub fn find(image: &[u8]) -> Result<Option<u64>, String> {
     let mut places = image
         .windows(MAGIC.len())

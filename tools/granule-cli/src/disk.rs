@@ -28,10 +28,7 @@ const MOST_READ: u64 = 1 << 30;
 pub type DiskFile = (String, Vec<u8>);
 
 /// Writes the disk.
-///
-/// # Errors
-///
-/// One line: the file cannot be written, or a path is none that FAT has.
+/// Fails with one line: the file cannot be written, or a path is none that FAT has.
 pub fn write(to: &Path, files: &[DiskFile]) -> Result<(), String> {
     let complain = |what: String| format!("disk {}: {what}", to.display());
     let digest = digest(files);
@@ -164,10 +161,7 @@ fn volume(files: &[DiskFile], digest: &[u8; 32]) -> io::Result<Vec<u8>> {
 }
 
 /// The files of a disk's EFI system partition, in the order of its folders.
-///
-/// # Errors
-///
-/// One line: the file cannot be read, or has no such partition.
+/// Fails with one line: the file cannot be read, or has no such partition.
 pub fn read(from: &Path) -> Result<Vec<DiskFile>, String> {
     let complain = |what: String| format!("disk {}: {what}", from.display());
     let config = GptConfig::new().only_valid_headers(true);

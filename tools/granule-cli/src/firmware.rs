@@ -47,10 +47,7 @@ pub const ALL: [FirmwareFile; 2] = [EDK2, U_BOOT];
 
 impl FirmwareFile {
     /// The file in the first of its places.
-    ///
-    /// # Errors
-    ///
-    /// One line: where it was looked for, and how to install it.
+    /// Fails with one line: where it was looked for, and how to install it.
     pub fn find(&self) -> Result<PathBuf, String> {
         self.find_among(self.places)
     }
@@ -72,7 +69,6 @@ impl FirmwareFile {
     }
 
     /// The package of that package manager which has it.
-    #[must_use]
     pub fn package(&self, manager: &str) -> Option<&'static str> {
         let (_, package) = self.packages.iter().find(|(name, _)| *name == manager)?;
         Some(package)
@@ -82,6 +78,7 @@ impl FirmwareFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use granule_testing::text::assert_contains;
 
     #[test]
     fn the_first_place_that_has_it_is_taken() {
@@ -89,14 +86,8 @@ mod tests {
         let place = |name: &str| folder.path().join(name).display().to_string();
         let (first, second) = (place("a"), place("b"));
         let error = EDK2.find_among(&[&first, &second]).unwrap_err();
-        assert!(
-            error.contains(&format!("is not in {first}, {second};")),
-            "{error}"
-        );
-        assert!(
-            error.contains("apt-get install qemu-efi-aarch64; "),
-            "{error}"
-        );
+        assert_contains(&error, &format!("is not in {first}, {second};"));
+        assert_contains(&error, "apt-get install qemu-efi-aarch64; ");
         assert!(!error.contains('\n'));
         std::fs::write(&second, "").unwrap();
         assert_eq!(

@@ -65,7 +65,6 @@ pub struct Image {
     pub sha256: String,
     /// Length of the file.
     pub bytes: u64,
-    /// The header.
     pub header: HeaderFields,
     /// Offset of the boot record in the image, if there is one.
     pub boot_record: Option<u64>,
@@ -82,10 +81,7 @@ pub struct HeaderFields {
 
 impl HeaderFields {
     /// Reads the header at the start of `bytes`.
-    ///
-    /// # Errors
-    ///
-    /// One line without the file's name.
+    /// Fails with one line without the file's name.
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
         let header = ImageHeader::read(bytes).map_err(|error| match error {
             HeaderError::NotAnImage(Looks::Elf) => {
@@ -100,7 +96,6 @@ impl HeaderFields {
     }
 
     /// The address where QEMU's `-kernel` puts an image with this header.
-    #[must_use]
     pub fn qemu_load_address(&self) -> u64 {
         let up = if self.text_offset < QEMU_LOADER_BYTES {
             2 << 20
@@ -113,10 +108,7 @@ impl HeaderFields {
 
 impl Image {
     /// Reads the image at `path`, or the default image if there is no path.
-    ///
-    /// # Errors
-    ///
-    /// See [`ImageError`]: each is one line with what to do.
+    /// Fails with an [`ImageError`], one line with what to do.
     pub fn open(path: Option<&Path>) -> Result<Self, ImageError> {
         let path = match path {
             Some(path) => path.to_path_buf(),
@@ -147,10 +139,7 @@ impl Image {
     }
 
     /// Reads the image with test hooks.
-    ///
-    /// # Errors
-    ///
-    /// See [`ImageError`].
+    /// Fails with an [`ImageError`].
     pub fn open_test() -> Result<Self, ImageError> {
         let here = current_dir()?;
         let path = find_upwards(&here, TEST_IMAGE).ok_or(ImageError::NoTestImage(here))?;
@@ -158,7 +147,6 @@ impl Image {
     }
 
     /// Memory to keep free from the image's first byte.
-    #[must_use]
     pub fn span(&self) -> u64 {
         self.bytes.max(self.header.image_size)
     }
@@ -166,10 +154,7 @@ impl Image {
 
 /// The folder of the default image, where `cargo xtask` puts its results: searched from the current
 /// directory upwards.
-///
-/// # Errors
-///
-/// [`ImageError::NotFound`], [`ImageError::Unreadable`]: there is no image.
+/// Fails with [`ImageError::NotFound`] or [`ImageError::Unreadable`]: there is no image.
 pub fn default_folder() -> Result<PathBuf, ImageError> {
     let mut path = default_path()?;
     path.pop();
@@ -200,6 +185,7 @@ fn find_upwards(start: &Path, image: &str) -> Option<PathBuf> {
 mod tests {
     use super::*;
     use granule_kexec::image::HEADER_BYTES;
+    use granule_testing::text::assert_contains;
 
     fn header(text_offset: u64, image_size: u64, flags: u64) -> Vec<u8> {
         let mut bytes = vec![0; HEADER_BYTES];
@@ -243,10 +229,7 @@ mod tests {
         let whole = header(0, 4096, 0);
         for length in 0..HEADER_BYTES {
             let error = HeaderFields::parse(&whole[..length]).unwrap_err();
-            assert!(
-                error.contains(&format!("is {length} bytes long")),
-                "{error}"
-            );
+            assert_contains(&error, &format!("is {length} bytes long"));
         }
     }
 
@@ -297,10 +280,8 @@ mod tests {
         let line = Image::open(Some(Path::new("/nonexistent/Image")))
             .unwrap_err()
             .to_string();
-        assert!(
-            line.contains("/nonexistent/Image") && line.contains("cargo xtask image"),
-            "{line}"
-        );
+        assert_contains(&line, "/nonexistent/Image");
+        assert_contains(&line, "cargo xtask image");
     }
 
     #[test]

@@ -24,31 +24,26 @@ const ALIGNMENT: usize = 4;
 
 impl Initramfs {
     /// An empty archive.
-    #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Adds an executable file.
-    #[must_use]
     pub fn program(self, path: &str, content: &[u8]) -> Self {
         self.entry(path, FILE | 0o755, content)
     }
 
     /// Adds a file.
-    #[must_use]
     pub fn file(self, path: &str, content: &[u8]) -> Self {
         self.entry(path, FILE | 0o644, content)
     }
 
     /// Adds a directory.
-    #[must_use]
     pub fn directory(self, path: &str) -> Self {
         self.entry(path, DIRECTORY | 0o755, b"")
     }
 
     /// Adds a symbolic link.
-    #[must_use]
     pub fn link(self, path: &str, to: &str) -> Self {
         self.entry(path, LINK | 0o777, to.as_bytes())
     }
@@ -105,17 +100,13 @@ impl Initramfs {
     }
 
     /// The finished archive.
-    #[must_use]
     pub fn bytes(mut self) -> Vec<u8> {
         self.put(0, "TRAILER!!!", 0, b"");
         self.bytes
     }
 
     /// Writes the archive to a file.
-    ///
-    /// # Errors
-    ///
-    /// When the file cannot be written.
+    /// Fails when the file cannot be written.
     pub fn write(self, to: &Path) -> io::Result<()> {
         fs::write(to, self.bytes())
     }

@@ -16,8 +16,6 @@
 //!
 //! The library never prints, reads the command line or exits: the binary does.
 
-#![deny(missing_docs)]
-
 pub mod args;
 pub mod bench;
 pub mod boot;

@@ -34,7 +34,6 @@ impl Loader {
     pub const ALL: [Self; 3] = [Self::Grub, Self::OlderGrub, Self::SystemdBoot];
 
     /// Its file, below the folder of the image.
-    #[must_use]
     pub fn file(self) -> &'static str {
         match self {
             Self::Grub => "loaders/grub.efi",
@@ -44,10 +43,7 @@ impl Loader {
     }
 
     /// Its file beside the default image, if it was fetched.
-    ///
-    /// # Errors
-    ///
-    /// One line: it was not fetched, or there is no default image.
+    /// Fails with one line: it was not fetched, or there is no default image.
     pub fn find(self) -> Result<PathBuf, String> {
         let folder = image::default_folder().map_err(|error: ImageError| error.to_string())?;
         let path = folder.join(self.file());
@@ -74,7 +70,6 @@ pub struct Entry {
 
 /// The files of a boot disk; the first entry is taken when nobody chooses in `seconds`. Without a loader the
 /// disk holds no menus either.
-#[must_use]
 pub fn files(
     loader: Option<Vec<u8>>,
     image: Vec<u8>,

@@ -40,16 +40,21 @@ fn main() -> ExitCode {
             None => error.exit(),
         },
     };
-    match cli.command {
-        Command::Boot(args) => boot_command(&args),
-        Command::Check(args) => check_command(&args),
-        Command::Watch(args) => watch_command(&args),
+    run(cli.command).unwrap_or_else(|code| code)
+}
+
+/// Runs a command; the error is the exit code of one that ended early.
+fn run(command: Command) -> Result<ExitCode, ExitCode> {
+    Ok(match command {
+        Command::Boot(args) => boot_command(&args)?,
+        Command::Check(args) => check_command(&args)?,
+        Command::Watch(args) => watch_command(&args)?,
         Command::Bench(args) => match args.what {
-            What::LinearMap(bench) => bench_command(&bench),
-            What::Permissions(bench) => bench_command(&bench),
-            What::User(bench) => bench_command(&bench),
-            What::Kexec(bench) => bench_command(&bench),
-            What::Tlb(args) => tlb_command(&args),
+            What::LinearMap(bench) => bench_command(&bench)?,
+            What::Permissions(bench) => bench_command(&bench)?,
+            What::User(bench) => bench_command(&bench)?,
+            What::Kexec(bench) => bench_command(&bench)?,
+            What::Tlb(args) => tlb_command(&args)?,
         },
         Command::Plan(args) => plan_command(&args),
         Command::Dump(args) => {
@@ -67,11 +72,11 @@ fn main() -> ExitCode {
                 inspect::report::run(&args, out, notes, progress, interrupt)
             })
         }
-        Command::Schema(args) => match schema::text(&args) {
-            Ok(text) => exit_code(true, print(text)),
-            Err(line) => bad_usage(&line),
-        },
-    }
+        Command::Schema(args) => {
+            let text = schema::text(&args).map_err(|line| bad_usage(&line))?;
+            exit_code(true, print(text))
+        }
+    })
 }
 
 /// A flag that SIGINT, SIGTERM and SIGHUP set to true.
@@ -115,40 +120,25 @@ fn exit_code(ok: bool, printed: io::Result<()>) -> ExitCode {
     }
 }
 
-fn bench_command(bench: &impl Benchmark) -> ExitCode {
-    let interrupt = match interrupt() {
-        Ok(interrupt) => interrupt,
-        Err(code) => return code,
-    };
+fn bench_command(bench: &impl Benchmark) -> Result<ExitCode, ExitCode> {
+    let interrupt = interrupt()?;
     let done = bench.check().and_then(|files| {
         let mut bar = Bar::of(bench);
         series::run(bench, files, &mut bar, &interrupt)
     });
-    let done = match done {
-        Ok(done) => done,
-        Err(line) => return bad_usage(&line),
-    };
+    let done = done.map_err(|line| bad_usage(&line))?;
     let table = series::table(bench, &done);
     let object = bench.run_args().json.then(|| bench.json(&done));
-    exit_code(done.is_ok(), print_rows(&table, object))
+    Ok(exit_code(done.is_ok(), print_rows(&table, object)))
 }
 
-fn tlb_command(args: &TlbArgs) -> ExitCode {
-    let interrupt = match interrupt() {
-        Ok(interrupt) => interrupt,
-        Err(code) => return code,
-    };
-    let mut note = |line: &str| {
-        // If standard error is closed, no message can be printed.
-        let _ = writeln!(io::stderr(), "granule: {line}");
-    };
-    let ran = match tlb::run(args, &mut note, &interrupt) {
-        Ok(ran) => ran,
-        Err(line) => return bad_usage(&line),
-    };
+fn tlb_command(args: &TlbArgs) -> Result<ExitCode, ExitCode> {
+    let interrupt = interrupt()?;
+    let ran = tlb::run(args, &mut |line| print_message(line), &interrupt);
+    let ran = ran.map_err(|line| bad_usage(&line))?;
     let table = tlb::report::table(&ran);
     let object = args.json.then(|| tlb::report::json(&ran));
-    exit_code(ran.is_ok(), print_rows(&table, object))
+    Ok(exit_code(ran.is_ok(), print_rows(&table, object)))
 }
 
 /// Prints the table to standard output, or with `--json` the object there and the table to standard
@@ -213,11 +203,8 @@ fn inspect_command(
     }
 }
 
-fn boot_command(args: &BootArgs) -> ExitCode {
-    let interrupt = match interrupt() {
-        Ok(interrupt) => interrupt,
-        Err(code) => return code,
-    };
+fn boot_command(args: &BootArgs) -> Result<ExitCode, ExitCode> {
+    let interrupt = interrupt()?;
     let request = args.request();
     let done = if args.json {
         boot::boot(&request, &mut io::stderr(), &interrupt)
@@ -230,26 +217,17 @@ fn boot_command(args: &BootArgs) -> ExitCode {
         Ok(())
     };
     print_end(&done);
-    match printed {
+    Ok(match printed {
         Ok(()) => ExitCode::from(done.exit_code()),
         // The object could not be printed, so the command failed.
         Err(error) => unprinted(&error, FAILED),
-    }
+    })
 }
 
-fn watch_command(args: &WatchArgs) -> ExitCode {
-    let interrupt = match interrupt() {
-        Ok(interrupt) => interrupt,
-        Err(code) => return code,
-    };
-    let mut note = |line: &str| {
-        // If standard error is closed, no message can be printed.
-        let _ = writeln!(io::stderr(), "granule: {line}");
-    };
-    let done = match watch::run(args, &mut note, &interrupt) {
-        Ok(done) => done,
-        Err(line) => return bad_usage(&line),
-    };
+fn watch_command(args: &WatchArgs) -> Result<ExitCode, ExitCode> {
+    let interrupt = interrupt()?;
+    let done = watch::run(args, &mut |line| print_message(line), &interrupt);
+    let done = done.map_err(|line| bad_usage(&line))?;
     let printed = if args.json {
         let _ = write!(io::stderr(), "{}", done.text());
         print(done.json())
@@ -258,7 +236,7 @@ fn watch_command(args: &WatchArgs) -> ExitCode {
     };
     // What is printed is all that is left of a run whose page cannot be written.
     let page = watch::write_page(args, &done);
-    match (printed, page) {
+    Ok(match (printed, page) {
         (Ok(()), Ok(())) => ExitCode::from(done.exit_code()),
         (Ok(()), Err(line)) => {
             print_message(line);
@@ -268,7 +246,7 @@ fn watch_command(args: &WatchArgs) -> ExitCode {
             })
         }
         (Err(error), _) => unprinted(&error, NO_VERDICT),
-    }
+    })
 }
 
 /// A command that has no exit codes of its own failed.
@@ -277,7 +255,7 @@ const FAILED: u8 = 1;
 /// Bad usage, or a file that is not a trace.
 const NO_VERDICT: u8 = 2;
 
-fn check_command(args: &CheckArgs) -> ExitCode {
+fn check_command(args: &CheckArgs) -> Result<ExitCode, ExitCode> {
     let options = check::CheckOptions {
         strict: args.strict,
         policies: args.allow,
@@ -288,22 +266,16 @@ fn check_command(args: &CheckArgs) -> ExitCode {
     let (from, bytes): (Box<dyn Read>, _) = if args.file.as_os_str() == "-" {
         (Box::new(io::stdin().lock()), None)
     } else {
-        match File::open(&args.file) {
-            Ok(file) => {
-                let bytes = file.metadata().ok().filter(|it| it.is_file());
-                (Box::new(file), bytes.map(|it| it.len()))
-            }
-            Err(error) => {
-                print_message(format_args!("{name}: line 1, column 1: {error}"));
-                return ExitCode::from(NO_VERDICT);
-            }
-        }
+        let file = File::open(&args.file).map_err(|error| {
+            print_message(format_args!("{name}: line 1, column 1: {error}"));
+            ExitCode::from(NO_VERDICT)
+        })?;
+        let bytes = file.metadata().ok().filter(|it| it.is_file());
+        (Box::new(file), bytes.map(|it| it.len()))
     };
     let page = args.report.as_deref();
-    if let Some(path) = page
-        && let Err(line) = check::write_page(path, "")
-    {
-        return bad_usage(&line);
+    if let Some(path) = page {
+        check::write_page(path, "").map_err(|line| bad_usage(&line))?;
     }
     let about = check::About {
         symbols: args.symbols.clone(),
@@ -315,14 +287,13 @@ fn check_command(args: &CheckArgs) -> ExitCode {
         progress.bytes(read, bytes);
     });
     progress.hide();
-    let checked = match checked {
-        Ok(checked) => checked,
-        Err(check::CheckError::About(line)) => return bad_usage(&line),
-        Err(error) => {
+    let checked = checked.map_err(|error| match error {
+        check::CheckError::About(line) => bad_usage(&line),
+        error => {
             print_message(format_args!("{name}: {error}"));
-            return ExitCode::from(NO_VERDICT);
+            ExitCode::from(NO_VERDICT)
         }
-    };
+    })?;
     let page = page.map_or(Ok(()), |path| {
         check::write_page(path, &checked.page(&args.file.display().to_string()))
     });
@@ -332,11 +303,11 @@ fn check_command(args: &CheckArgs) -> ExitCode {
     } else {
         write!(stdout, "{}", checked.text())
     };
-    match printed.and_then(|()| stdout.flush()) {
+    Ok(match printed.and_then(|()| stdout.flush()) {
         Ok(()) if page.is_err() => bad_usage(&page.err().unwrap_or_default()),
         Ok(()) => ExitCode::from(checked.exit_code()),
         Err(error) => unprinted(&error, NO_VERDICT),
-    }
+    })
 }
 
 /// A progress bar on standard error for work that takes longer than two seconds; hidden if standard

@@ -73,14 +73,12 @@ fn generate<T: JsonSchema>() -> Schema {
 }
 
 /// The commands that have a schema, a line each.
-#[must_use]
 pub fn commands() -> String {
     let lines: Vec<_> = ALL.iter().map(|one| one.command).collect();
     lines.join("\n")
 }
 
 /// The schema of a command's object; `None` if the command prints none.
-#[must_use]
 pub fn of(command: &str) -> Option<Value> {
     let one = ALL.iter().find(|one| one.command == command)?;
     Some(readable((one.schema)().to_value()))
@@ -122,10 +120,7 @@ fn paragraphs(text: &str) -> String {
 }
 
 /// The text of `granule schema`: the schema of the command, or the list.
-///
-/// # Errors
-///
-/// One line if the command prints no JSON, with those that do.
+/// Fails with one line if the command prints no JSON, with those that do.
 pub fn text(args: &SchemaArgs) -> Result<String, String> {
     if args.command.is_empty() {
         return Ok(commands());

@@ -14,10 +14,7 @@ const UNITS: [(char, u32); 6] = [
 ];
 
 /// Reads a size such as `4G`, `512M` or `64KiB` into bytes.
-///
-/// # Errors
-///
-/// One line that names the text, what is wrong with it and what to write.
+/// Fails with one line that names the text, what is wrong with it and what to write.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let wrong =
         |what: &str| format!("{text:?} {what}; write a number and a unit: 512M, 4G, 512G, 1T");
@@ -54,10 +51,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
 }
 
 /// Reads an address: hexadecimal with `0x`, or a size such as `5G`.
-///
-/// # Errors
-///
-/// One line that names the text, what is wrong with it and what to write.
+/// Fails with one line that names the text, what is wrong with it and what to write.
 pub fn parse_address(text: &str) -> Result<u64, String> {
     let Some(hex) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) else {
         return parse_size(text)
@@ -76,7 +70,6 @@ pub fn parse_address(text: &str) -> Result<u64, String> {
 }
 
 /// Writes bytes in the largest unit that divides them: `4G`, `64K`, `1000B`.
-#[must_use]
 pub fn show_size(bytes: u64) -> String {
     for (name, shift) in UNITS.iter().rev() {
         if bytes != 0 && bytes.trailing_zeros() >= *shift {
@@ -89,6 +82,7 @@ pub fn show_size(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use granule_testing::text::assert_contains;
 
     #[test]
     fn sizes_with_each_unit_and_spelling() {
@@ -121,10 +115,8 @@ mod tests {
         ] {
             let error = parse_size(text).unwrap_err();
             assert!(error.contains(what), "{text:?}: {error}");
-            assert!(
-                error.contains("512M") && error.contains(&format!("{text:?}")),
-                "{error}"
-            );
+            assert_contains(&error, "512M");
+            assert_contains(&error, &format!("{text:?}"));
         }
     }
 

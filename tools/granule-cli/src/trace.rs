@@ -17,7 +17,6 @@ use tempfile::NamedTempFile;
 pub struct TraceFile {
     /// The file.
     pub path: PathBuf,
-    /// The events in it.
     pub events: u64,
     /// Whether it has every event up to the kernel's end.
     pub complete: bool,
@@ -74,9 +73,9 @@ impl Destination {
         let from = File::open(raw).map_err(|error| format!("the saved trace: {error}"))?;
         let from = BufReader::with_capacity(1 << 20, from);
         match self.to {
-            Target::Special(file) => write_to(head, from, file).map_err(|e| e.message(failed))?,
+            Target::Special(file) => write_to(head, from, file, failed)?,
             Target::New(file) => {
-                write_to(head, from, file.as_file()).map_err(|e| e.message(failed))?;
+                write_to(head, from, file.as_file(), failed)?;
                 file.persist(&path).map_err(|error| failed(error.error))?;
             }
         }
@@ -88,27 +87,17 @@ impl Destination {
     }
 }
 
-/// The reasons why a trace could not be written.
-enum Failed {
-    EncodedEvent(String),
-    Read(io::Error),
-    Write(io::Error),
-}
-
-impl Failed {
-    fn message(self, writing: impl FnOnce(io::Error) -> String) -> String {
-        match self {
-            Self::EncodedEvent(error) => error,
-            Self::Read(error) => format!("the saved trace: {error}"),
-            Self::Write(error) => writing(error),
-        }
-    }
-}
-
-fn write_to(head: &BufferHeader, mut from: impl Read, to: impl Write) -> Result<(), Failed> {
+/// Writes the trace whose head and records `from` has. `failed` makes a line of an error in writing.
+fn write_to(
+    head: &BufferHeader,
+    mut from: impl Read,
+    to: impl Write,
+    failed: impl Fn(io::Error) -> String,
+) -> Result<(), String> {
+    let unread = |error: io::Error| format!("the saved trace: {error}");
     let mut to = BufWriter::with_capacity(1 << 20, to);
     let mut skipped = [0; 8 * BufferHeader::WORDS];
-    from.read_exact(&mut skipped).map_err(Failed::Read)?;
+    from.read_exact(&mut skipped).map_err(unread)?;
     let first = trace::TraceHeader {
         policies: Policies::NONE,
         page_bytes: head.page_bytes.into(),
@@ -117,13 +106,12 @@ fn write_to(head: &BufferHeader, mut from: impl Read, to: impl Write) -> Result<
         complete: head.complete,
         events: head.records,
     };
-    writeln!(to, "{first}").map_err(Failed::Write)?;
+    writeln!(to, "{first}").map_err(&failed)?;
     let mut line = String::new();
     for number in 0..head.records {
         let mut bytes = [0; 8 * RECORD_WORDS];
-        from.read_exact(&mut bytes).map_err(Failed::Read)?;
-        let wrong =
-            |what| Failed::EncodedEvent(format!("record {number} of the saved trace: {what}"));
+        from.read_exact(&mut bytes).map_err(unread)?;
+        let wrong = |what| format!("record {number} of the saved trace: {what}");
         let (cpu, event) = decode(&bytes).map_err(wrong)?;
         line.clear();
         // Writing into a String cannot fail, but a kernel newer than this program may record an
@@ -131,16 +119,13 @@ fn write_to(head: &BufferHeader, mut from: impl Read, to: impl Write) -> Result<
         write_event(cpu, &event, &mut line)
             .map_err(|_| wrong(format!("{event:x?} has no line in a trace")))?;
         line.push('\n');
-        to.write_all(line.as_bytes()).map_err(Failed::Write)?;
+        to.write_all(line.as_bytes()).map_err(&failed)?;
     }
-    to.flush().map_err(Failed::Write)
+    to.flush().map_err(failed)
 }
 
 /// The CPU and the event of a record, as stored in the guest's memory.
-///
-/// # Errors
-///
-/// A description of the field that is not a part of an event.
+/// Fails with a description of the field that is not a part of an event.
 pub fn decode(bytes: &[u8; 8 * RECORD_WORDS]) -> Result<(u32, Event), String> {
     let mut words = [0; RECORD_WORDS];
     for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {

@@ -24,13 +24,11 @@ pub struct TraceArea {
 impl TraceArea {
     /// The end of RAM of `memory` bytes. The strategy with the most events records some 150 bytes
     /// for each 4K page of a linear map; a sixteenth of RAM holds that and the rest of the boot.
-    #[must_use]
     pub fn at_end_of_ram(memory: u64, bytes: Option<u64>) -> Self {
         Self::ending_at(RAM_BASE.saturating_add(memory), memory, bytes)
     }
 
     /// As large, up to the middle of RAM.
-    #[must_use]
     pub fn amid_ram(memory: u64, bytes: Option<u64>) -> Self {
         Self::ending_at(RAM_BASE.saturating_add(memory / 2), memory, bytes)
     }
@@ -45,13 +43,11 @@ impl TraceArea {
     }
 
     /// The word in bootargs.
-    #[must_use]
     pub fn word(&self) -> String {
         format!("{KEY}{:#x},{:#x}", self.start, self.bytes)
     }
 
     /// The last such word in bootargs, parsed as the kernel parses it.
-    #[must_use]
     pub fn of_bootargs(text: &str) -> Option<Self> {
         let value = words::find(text.as_bytes(), KEY.as_bytes())?;
         let (start, bytes) = std::str::from_utf8(value).ok()?.split_once(',')?;
@@ -62,10 +58,7 @@ impl TraceArea {
     }
 
     /// Checks the area's size against the machine's RAM.
-    ///
-    /// # Errors
-    ///
-    /// One line.
+    /// Fails with one line.
     pub fn check(&self, memory: u64) -> Result<(), String> {
         let size = show_size(self.bytes);
         if self.bytes == 0 || !self.bytes.is_multiple_of(ALIGN) || self.bytes > MOST {

@@ -3,7 +3,6 @@
 use clap::error::ErrorKind;
 
 /// The line, or `None` for output that was requested (help, the version).
-#[must_use]
 pub fn line(error: &clap::Error) -> Option<String> {
     if !error.use_stderr() || error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         return None;

@@ -3,21 +3,16 @@
 //! Parsing ends in a [`Request`]; nothing is opened or started here.
 
 mod check;
-mod kexec;
-
-use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
 pub use self::check::CheckArgs;
-use self::kexec::KexecArgs;
 use crate::bench::args::BenchArgs;
 use crate::inspect::args::{self as inspect, DumpArgs, LintArgs, ReportArgs};
 use crate::plan::{self, args::PlanArgs};
-use crate::request::{Barriers, Firmware, KaslrSeed, LinearMap, PageSize, Request, Rodata};
+use crate::request::{self, KaslrSeed, Request};
 use crate::schema::{self, SchemaArgs};
-use crate::sizes::{parse_address, parse_size};
+use crate::sizes::parse_address;
 use crate::watch::args::{self as watch, WatchArgs};
 
 /// Boots and inspects an arm64 kernel that chooses its page size at boot.
@@ -129,127 +124,13 @@ outcome means; docs/boot-record.md documents what the kernel prints and leaves i
 /// The options of `granule boot`.
 #[derive(Debug, Args)]
 pub struct BootArgs {
-    /// Page size to request (arm64.pagesize=); else the kernel chooses
-    #[arg(long, value_name = "SIZE", value_enum, ignore_case = true, help_heading = KERNEL)]
-    page_size: Option<PageSize>,
-
-    /// VA size to request (arm64.vabits=): 36, 39, 42, 47, 48 or 52
-    #[arg(long, value_name = "N", help_heading = KERNEL)]
-    va_bits: Option<u8>,
-
-    #[arg(long, value_name = "MODE", value_enum, help_heading = KERNEL, hide_possible_values = true,
-          help = "Memory to protect (rodata=): off, noalias (image and its alias), on, full")]
-    rodata: Option<Rodata>,
-
-    #[arg(long, value_name = "STRATEGY", value_enum, help_heading = KERNEL, hide_possible_values = true,
-          help = "Strategy for making the linear map (linear_map=): direct, or a published way: base, \
-                  no-cont-remap, batch-barriers, no-alloc-remap, lazy-unmap")]
-    linear_map: Option<LinearMap>,
-
-    #[arg(long, value_name = "WHEN", value_enum, help_heading = KERNEL, hide_possible_values = true,
-          help = "Barriers of the published ways (linear_map_barriers=): with each entry, with each table")]
-    linear_map_barriers: Option<Barriers>,
-
-    /// More bootargs, put behind the words of the options above
-    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, help_heading = KERNEL)]
-    append: Option<String>,
-
-    /// RAM of the machine: 512M, 4G, 512G
-    #[arg(long, value_name = "SIZE", default_value = "4G", value_parser = parse_size, help_heading = MACHINE)]
-    memory: u64,
-
-    /// Number of CPUs
-    #[arg(long, value_name = "N", default_value_t = 1, help_heading = MACHINE)]
-    smp: u32,
-
-    /// CPU in QEMU's own words, properties included: max,lpa2=off
-    #[arg(long, value_name = "TEXT", default_value = "max", help_heading = MACHINE)]
-    cpu: String,
-
-    /// Version of the interrupt controller: 2 or 3
-    #[arg(long, value_name = "2|3", default_value_t = 3, help_heading = MACHINE)]
-    gic: u8,
-
-    /// Exception level the image is entered at: 1 or 2
-    #[arg(long, value_name = "1|2", default_value_t = 2, help_heading = MACHINE)]
-    el: u8,
-
-    /// Let the virtual clock count instructions, in one host thread
-    #[arg(long, help_heading = MACHINE)]
-    icount: bool,
+    #[command(flatten)]
+    request: Request,
 
     /// Seed of the kernel's addresses (/chosen/kaslr-seed): a number, off, or random for a new one each boot;
     /// default: random, or what the tree of --dtb has
-    #[arg(long, value_name = "SEED", value_parser = parse_kaslr_seed, help_heading = MACHINE)]
+    #[arg(long, value_name = "SEED", value_parser = parse_kaslr_seed, help_heading = request::MACHINE)]
     kaslr_seed: Option<KaslrSeed>,
-
-    /// QEMU to run
-    #[arg(long, value_name = "PATH", default_value = "qemu-system-aarch64", help_heading = MACHINE)]
-    qemu: PathBuf,
-
-    /// Kernel image; default: target/granule/Image here or in a directory above
-    #[arg(long, value_name = "FILE", help_heading = FILES)]
-    image: Option<PathBuf>,
-
-    /// Boot target/granule/Image-test, which has granule.test= and the other words that make things fail
-    #[arg(long, conflicts_with = "image", help_heading = FILES)]
-    test_image: bool,
-
-    /// Hand the kernel exactly this device tree, broken or not
-    #[arg(long, value_name = "FILE", help_heading = FILES)]
-    dtb: Option<PathBuf>,
-
-    /// Initial RAM disk (with --dtb it lies at the address in the tree's /chosen)
-    #[arg(long, value_name = "FILE", help_heading = FILES)]
-    initrd: Option<PathBuf>,
-
-    /// Where the image's first byte lies: 0x80000000
-    #[arg(long, value_name = "ADDR", value_parser = parse_address, help_heading = FILES)]
-    load_address: Option<u64>,
-
-    /// Where the device tree lies; default: behind the image
-    #[arg(long, value_name = "ADDR", value_parser = parse_address, help_heading = FILES)]
-    dtb_address: Option<u64>,
-
-    /// Have the kernel record what it does to its translation, for `granule check FILE`
-    #[arg(long, value_name = "FILE", help_heading = FILES)]
-    trace: Option<PathBuf>,
-
-    /// RAM to set aside for the trace; default: a sixteenth, 8M to 1G
-    #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = MACHINE)]
-    trace_buffer: Option<u64>,
-
-    /// Keep RAM in FILE (sparse, as large as RAM); the next boot with FILE starts with its contents
-    #[arg(long, value_name = "FILE", help_heading = MACHINE)]
-    ram_file: Option<PathBuf>,
-
-    /// Program that starts the kernel: QEMU itself (direct), or firmware; all but direct and uefi from a disk
-    #[arg(long, value_name = "WAY", value_enum, default_value = "direct", help_heading = FIRMWARE)]
-    firmware: Firmware,
-
-    /// Have EDK2 hand over ACPI tables instead of a device tree
-    #[arg(long, help_heading = FIRMWARE)]
-    acpi: bool,
-
-    /// Firmware that QEMU starts; default: where packages put EDK2 or U-Boot
-    #[arg(long, value_name = "FILE", help_heading = FIRMWARE)]
-    firmware_file: Option<PathBuf>,
-
-    /// Program of the boot loader; default: the one that `make disk` fetched
-    #[arg(long, value_name = "FILE", help_heading = FIRMWARE)]
-    loader: Option<PathBuf>,
-
-    /// Disk that EDK2 boots from as it is, as a USB stick: what `make disk` wrote
-    #[arg(long, value_name = "FILE", help_heading = FIRMWARE)]
-    disk: Option<PathBuf>,
-
-    #[command(flatten)]
-    kexec: KexecArgs,
-
-    /// Time limit of the guest in seconds, without the time it waits for a core of a busy host
-    #[arg(long, value_name = "S", default_value_t = Request::TIMEOUT.as_secs(),
-          value_parser = clap::value_parser!(u64).range(1..=31_536_000))]
-    timeout: u64,
 
     /// Print one JSON object to standard output, and the console to standard error
     #[arg(long)]
@@ -271,51 +152,16 @@ fn parse_kaslr_seed(text: &str) -> Result<KaslrSeed, String> {
     }
 }
 
-const KERNEL: &str = "Requests to the kernel";
-const MACHINE: &str = "The machine";
-const FIRMWARE: &str = "Firmware";
-const FILES: &str = "Files and where they lie in memory";
-
 impl BootArgs {
     /// The request that these options describe.
-    #[must_use]
     pub fn request(&self) -> Request {
+        let usual = match self.request.dtb {
+            None => KaslrSeed::Random,
+            Some(_) => KaslrSeed::Off,
+        };
         Request {
-            image: self.image.clone(),
-            test_image: self.test_image,
-            page_size: self.page_size,
-            va_bits: self.va_bits,
-            memory: self.memory,
-            smp: self.smp,
-            cpu: self.cpu.clone(),
-            gic: self.gic,
-            el: self.el,
-            rodata: self.rodata,
-            linear_map: self.linear_map,
-            linear_map_barriers: self.linear_map_barriers,
-            append: self.append.clone(),
-            dtb: self.dtb.clone(),
-            initrd: self.initrd.clone(),
-            load_address: self.load_address,
-            dtb_address: self.dtb_address,
-            qemu: self.qemu.clone(),
-            icount: self.icount,
-            plugin: None,
-            kaslr_seed: match (self.kaslr_seed, &self.dtb) {
-                (Some(seed), _) => seed,
-                (None, None) => KaslrSeed::Random,
-                (None, Some(_)) => KaslrSeed::Off,
-            },
-            timeout: Duration::from_secs(self.timeout),
-            trace: self.trace.clone(),
-            trace_buffer: self.trace_buffer,
-            ram_file: self.ram_file.clone(),
-            firmware: self.firmware,
-            acpi: self.acpi,
-            firmware_file: self.firmware_file.clone(),
-            loader: self.loader.clone(),
-            disk: self.disk.clone(),
-            kexec: self.kexec.kexec(),
+            kaslr_seed: self.kaslr_seed.unwrap_or(usual),
+            ..self.request.clone()
         }
     }
 }
@@ -323,8 +169,10 @@ impl BootArgs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::Kexec;
+    use crate::request::{Barriers, Firmware, Kexec, LinearMap, PageSize, Rodata};
     use clap::CommandFactory;
+    use granule_testing::text::assert_contains;
+    use std::time::Duration;
 
     fn parse(words: &[&str]) -> Result<Request, String> {
         let argv = ["granule", "boot"].iter().chain(words);
@@ -459,10 +307,8 @@ mod tests {
             (["--kexec-page-size", "5k"], "64k"),
         ] {
             let error = parse(&words).unwrap_err();
-            assert!(
-                error.contains(words[0]) && error.contains(expected),
-                "{error}"
-            );
+            assert_contains(&error, words[0]);
+            assert_contains(&error, expected);
         }
     }
 }

@@ -35,7 +35,6 @@ pub struct Bar {
 
 impl Bar {
     /// A bar for all of `bench`.
-    #[must_use]
     pub fn of<B: Benchmark>(bench: &B) -> Self {
         let cells = bench.cells();
         Self {

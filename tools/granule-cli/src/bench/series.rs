@@ -31,10 +31,7 @@ pub trait Benchmark {
     fn cells(&self) -> Vec<Self::Cell>;
 
     /// Checks everything that can be checked before the first boot, and finds every file.
-    ///
-    /// # Errors
-    ///
-    /// One line about the first thing that is missing or wrong, with what to do.
+    /// Fails with one line about the first thing that is missing or wrong, with what to do.
     fn check(&self) -> Result<Self::Files, String>;
 
     /// The cell in words: page size, RAM.
@@ -44,7 +41,6 @@ pub trait Benchmark {
     fn weight(&self, cell: &Self::Cell) -> u64;
 
     /// The part of [`weight`](Self::weight) that is done once the kernel printed this line.
-    #[must_use]
     fn weight_of_line(_line: &str) -> u64 {
         0
     }
@@ -53,10 +49,7 @@ pub trait Benchmark {
     fn request(&self, cell: &Self::Cell) -> Request;
 
     /// Makes what a boot needs besides its request.
-    ///
-    /// # Errors
-    ///
-    /// One line when a file cannot be written.
+    /// Fails with one line when a file cannot be written.
     fn prepare(
         &self,
         _cell: &Self::Cell,
@@ -67,10 +60,7 @@ pub trait Benchmark {
     }
 
     /// Reads the figures of a boot that ended well.
-    ///
-    /// # Errors
-    ///
-    /// One line if the boot measured something else than was requested, or not everything.
+    /// Fails with one line if the boot measured something else than was requested, or not everything.
     fn figures(
         &self,
         cell: &Self::Cell,
@@ -82,7 +72,6 @@ pub trait Benchmark {
     fn tables(&self, done: &DoneOf<Self>) -> String;
 
     /// A line about a boot that is ok, but has not every figure.
-    #[must_use]
     fn remark(_row: &RowOf<Self>) -> Option<String> {
         None
     }
@@ -96,7 +85,6 @@ pub trait Benchmark {
 pub struct Row<C, F> {
     /// The request.
     pub cell: C,
-    /// The boot.
     pub boot: Boot,
     /// The measurement, if the boot is ok.
     pub figures: Option<F>,
@@ -118,7 +106,6 @@ pub type DoneOf<B> = Done<<B as Benchmark>::Cell, <B as Benchmark>::Figures>;
 
 impl<C, F> Done<C, F> {
     /// Whether everything was measured, and every boot was ok.
-    #[must_use]
     pub fn is_ok(&self) -> bool {
         !self.interrupted && self.rows.iter().all(|row| row.boot.is_ok())
     }
@@ -126,10 +113,7 @@ impl<C, F> Done<C, F> {
 
 /// Measures every cell. It stops early, and returns the finished boots, when `interrupt` is true or a
 /// boot shows that the request itself is wrong, as it would be for all others.
-///
-/// # Errors
-///
-/// One line when a file that a boot needs cannot be written.
+/// Fails with one line when a file that a boot needs cannot be written.
 pub fn run<B: Benchmark>(
     bench: &B,
     files: B::Files,
@@ -142,10 +126,7 @@ pub fn run<B: Benchmark>(
 }
 
 /// Measures every cell with another way to boot.
-///
-/// # Errors
-///
-/// As [`run`].
+/// Fails as [`run`].
 pub fn run_by<B: Benchmark>(
     bench: &B,
     mut files: B::Files,
@@ -207,7 +188,6 @@ pub(super) fn judged<B: Benchmark>(
 }
 
 /// The tables, and below them a line for each boot that was not ok.
-#[must_use]
 pub fn table<B: Benchmark>(bench: &B, done: &DoneOf<B>) -> String {
     let mut text = bench.tables(done);
     for row in &done.rows {

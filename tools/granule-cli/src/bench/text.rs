@@ -1,5 +1,6 @@
 //! Parts shared by the reports of all benchmarks: the head of their JSON, and the form of numbers.
 
+use indicatif::HumanCount;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -66,25 +67,5 @@ impl Ended {
 
 /// A number with commas between its thousands.
 pub(crate) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn thousands_have_commas() {
-        assert_eq!(grouped(0), "0");
-        assert_eq!(grouped(999), "999");
-        assert_eq!(grouped(1_719_085), "1,719,085");
-    }
+    HumanCount(number).to_string()
 }

@@ -37,7 +37,6 @@ pub struct ProcessClock {
 
 impl ProcessClock {
     /// A clock that starts now, for the child with that process number.
-    #[must_use]
     pub fn start(process: u32) -> Self {
         Self {
             process,
@@ -50,7 +49,6 @@ impl ProcessClock {
 
     /// A clock that starts now, for the child and all processes that it starts: what waits for a guest waits for a core
     /// as long as the guest does.
-    #[must_use]
     pub fn start_family(process: u32) -> Self {
         Self {
             family: true,
@@ -59,7 +57,6 @@ impl ProcessClock {
     }
 
     /// The time at the last look.
-    #[must_use]
     pub fn elapsed(&self) -> Duration {
         self.elapsed
     }

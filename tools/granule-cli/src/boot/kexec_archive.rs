@@ -29,10 +29,7 @@ const QEMU_BEFORE_INITRD: u64 = 128 << 20;
 const MOST_BYTES: u64 = u32::MAX as u64;
 
 /// Writes the archive to `to`; `first` is the image that will leave.
-///
-/// # Errors
-///
-/// One line: a file cannot be read, or the options do not fit it.
+/// Fails with one line: a file cannot be read, or the options do not fit it.
 pub(crate) fn write(
     kexec: &Kexec,
     first: &Image,
@@ -150,6 +147,7 @@ mod tests {
     use super::*;
     use crate::image::HeaderFields;
     use crate::request::PageSize;
+    use granule_testing::text::assert_contains;
 
     fn first(path: PathBuf) -> Image {
         Image {
@@ -204,10 +202,7 @@ mod tests {
         let folders = dirs.each_ref().map(|dir| dir.path().to_owned());
         let line = program_in(&folders).unwrap_err();
         for folder in &folders {
-            assert!(
-                line.contains(&folder.join(PROGRAM).display().to_string()),
-                "{line}"
-            );
+            assert_contains(&line, &folder.join(PROGRAM).display().to_string());
         }
         assert!(line.contains("cargo xtask user"), "{line}");
         fs::write(folders[1].join(PROGRAM), b"p").unwrap();
@@ -229,19 +224,15 @@ mod tests {
             write(kexec, &first(image.clone()), machine, &to).unwrap_err()
         };
         let line = refused(&kexec, &Request::default());
-        assert!(
-            line.contains("--kexec-page-size 64k") && line.contains("boot record"),
-            "{line}"
-        );
+        assert_contains(&line, "--kexec-page-size 64k");
+        assert_contains(&line, "boot record");
         // The archive has some hundred bytes, and the first kernel takes half of RAM.
         let small = Request {
             memory: 256,
             ..Request::default()
         };
         let line = refused(&Kexec::default(), &small);
-        assert!(
-            line.contains("--memory") && line.contains("for 128"),
-            "{line}"
-        );
+        assert_contains(&line, "--memory");
+        assert_contains(&line, "for 128");
     }
 }

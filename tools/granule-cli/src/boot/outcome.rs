@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::guest::{End, Run};
 use super::qemu;
 use crate::result::record::RecordLines;
-use crate::result::{KernelOutcome, Outcome, left};
+use crate::result::{Outcome, left};
 
 /// The kind of the kernel that the first kernel was to leave for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -171,22 +171,20 @@ fn not_well(record: &RecordLines, requested: bool) -> Option<(Outcome, String)> 
             let line = "the kernel's record has no outcome".into();
             return Some((Outcome::GuestExit, line));
         }
-        Some(KernelOutcome::Ok) => {
+        Some(Outcome::Ok) => {
             let fault = record.faults().first()?;
             let line =
                 format!("the kernel reported ok, but its record cannot be understood: {fault}");
             return Some((Outcome::GuestExit, line));
         }
-        Some(KernelOutcome::Panic) => Outcome::Panic,
-        Some(KernelOutcome::Refused) => Outcome::Refused,
-        Some(KernelOutcome::SelfCheckFailed) => Outcome::SelfCheckFailed,
-        Some(KernelOutcome::GuestExit) => {
+        Some(Outcome::GuestExit) => {
             let refused = record.get("kexec.refused").and_then(Value::as_str);
             if let Some(line) = refused.filter(|_| requested) {
                 return Some((Outcome::Refused, line.to_owned()));
             }
             Outcome::GuestExit
         }
+        Some(failed) => failed,
     };
     Some((outcome, reason()))
 }
@@ -196,6 +194,7 @@ mod tests {
     use super::*;
     use crate::bootrec::BootRecord;
     use crate::result::records::Records;
+    use granule_testing::text::{assert_contains, assert_ends_with};
     use std::os::unix::process::ExitStatusExt;
 
     fn run_of(lines: &[&str], end: End, stderr: &str, console: &str) -> Run {
@@ -231,22 +230,10 @@ mod tests {
     fn the_kernels_own_word_counts_only_with_an_end_and_a_power_off() {
         let end = |lines: &[&str]| outcome(&run_of(lines, status(0), "", "x"));
         assert_eq!(end(&["outcome=ok", "end"]), (Outcome::Ok, String::new()));
-        assert_eq!(
-            end(&["outcome=panic", "reason=r", "end"]),
-            (Outcome::Panic, "r".into())
-        );
-        assert_eq!(
-            end(&["outcome=refused", "reason=r", "end"]),
-            (Outcome::Refused, "r".into())
-        );
-        assert_eq!(
-            end(&["outcome=self-check-failed", "reason=r", "end"]),
-            (Outcome::SelfCheckFailed, "r".into())
-        );
-        assert_eq!(
-            end(&["outcome=guest-exit", "reason=r", "end"]),
-            (Outcome::GuestExit, "r".into())
-        );
+        for outcome in &Outcome::OF_KERNELS[1..] {
+            let line = format!("outcome={}", outcome.word());
+            assert_eq!(end(&[&line, "reason=r", "end"]), (*outcome, "r".into()));
+        }
         assert_eq!(end(&["outcome=ok"]).0, Outcome::GuestExit);
         assert_eq!(end(&["end"]).0, Outcome::GuestExit);
         assert_eq!(end(&[]).0, Outcome::GuestExit);
@@ -277,10 +264,7 @@ mod tests {
         };
         let (what, why) = ended(status(0), &[], 12);
         assert_eq!(what, Outcome::GuestExit);
-        assert!(
-            why.ends_with("no console: x; the kernel had finished"),
-            "{why}"
-        );
+        assert_ends_with(&why, "no console: x; the kernel had finished");
         let late = ended(End::TimedOut, &[], 12);
         assert!(late.1.ends_with("finished; no console: x"), "{late:?}");
         // A failure replaced the reason. No reason at all, and a record that was heard after all.
@@ -356,10 +340,8 @@ mod tests {
         ] {
             let (what, why) = left(behind, "x", ours);
             assert_eq!(what, outcome, "{behind:?}: {why}");
-            assert!(
-                why.contains(part) && why.contains("next"),
-                "{behind:?}: {why}"
-            );
+            assert_contains(&why, part);
+            assert_contains(&why, "next");
         }
         let third = left(&[&LEFT[..], &["outcome=panic", "end"]].concat(), "x", ours);
         assert!(third.1.starts_with("kernel 3: "), "{third:?}");

@@ -23,7 +23,6 @@ pub enum Way {
 }
 
 /// The commands for QEMU's board with the boot disk as a virtio disk.
-#[must_use]
 pub fn commands(way: Way, bootargs: &str, initramfs: bool) -> Vec<String> {
     let load = |to: &str, file: &str| format!("load virtio 0:1 ${{{to}}} {file}");
     let mut commands = vec!["virtio scan".to_owned(), load("kernel_addr_r", IMAGE)];

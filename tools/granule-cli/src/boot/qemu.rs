@@ -31,7 +31,6 @@ pub(crate) enum Bus {
 pub(crate) enum Start<'a> {
     /// QEMU's own loader for arm64 Images, or the one of firmware.
     Kernel {
-        /// The image.
         image: &'a Path,
         /// The tree that QEMU completes; `None` for QEMU's own.
         tree: Option<&'a Path>,
@@ -44,7 +43,6 @@ pub(crate) enum Start<'a> {
     },
     /// Firmware with a disk.
     Disk {
-        /// The firmware.
         firmware: &'a Path,
         /// The disk, which is not written to.
         disk: &'a Path,
@@ -55,7 +53,6 @@ pub(crate) enum Start<'a> {
     Raw {
         /// The instructions for flash.
         flash: &'a Path,
-        /// The image.
         image: &'a Path,
         /// The tree; `None` for an empty file, which QEMU's loader refuses.
         tree: Option<&'a Path>,
@@ -71,16 +68,6 @@ pub(crate) enum Start<'a> {
 pub(crate) fn machine_options(request: &Request, machine_extra: &str) -> Vec<OsString> {
     let virtualization = if request.el == 2 { "on" } else { "off" };
     let (bytes, gic) = (request.memory, request.gic);
-    let mut options: Vec<OsString> = Vec::new();
-    let mut push = |words: &[&str]| options.extend(words.iter().map(OsString::from));
-    push(&[
-        "-no-user-config",
-        "-nodefaults",
-        "-display",
-        "none",
-        "-nic",
-        "none",
-    ]);
     let acpi = if request.acpi { "on" } else { "off" };
     let randomness = match request.kaslr_seed {
         KaslrSeed::Random => "on",
@@ -88,13 +75,10 @@ pub(crate) fn machine_options(request: &Request, machine_extra: &str) -> Vec<OsS
     };
     // acpi=off: ACPI would be a second description of the machine; EDK2 hands over one of both.
     // dtb-randomness=off: two boots of one request see the same tree, unless it requests random addresses.
-    push(&[
-        "-machine",
-        &format!(
-            "virt,gic-version={gic},virtualization={virtualization},acpi={acpi},\
-             dtb-randomness={randomness},memory-backend=ram{machine_extra}"
-        ),
-    ]);
+    let machine = format!(
+        "virt,gic-version={gic},virtualization={virtualization},acpi={acpi},\
+         dtb-randomness={randomness},memory-backend=ram{machine_extra}"
+    );
     // reserve=off: half a terabyte of RAM costs only what the guest touches. A shared file keeps
     // what the guest stored after QEMU has ended.
     let ram = match &request.ram_file {
@@ -105,17 +89,16 @@ pub(crate) fn machine_options(request: &Request, machine_extra: &str) -> Vec<OsS
             &format!(",share=on,size={bytes},reserve=off"),
         ),
     };
-    options.extend(["-object".into(), ram]);
-    let mut push = |words: &[&str]| options.extend(words.iter().map(OsString::from));
-    push(&[
-        "-m",
-        &format!("{bytes}B"),
-        "-cpu",
-        &request.cpu,
-        "-smp",
-        &request.smp.to_string(),
-    ]);
+    let mut options = words("-no-user-config -nodefaults -display none -nic none");
+    options.extend(["-machine".into(), machine.into(), "-object".into(), ram]);
+    let (memory, cpus) = (format!("{bytes}B"), request.smp.to_string());
+    options.extend(["-m", &memory, "-cpu", &request.cpu, "-smp", &cpus].map(OsString::from));
     options
+}
+
+/// Options without a space in any of them.
+fn words(text: &str) -> Vec<OsString> {
+    text.split(' ').map(OsString::from).collect()
 }
 
 /// The whole command line for a boot, without the program's name. QEMU connects to `qmp_socket` for
@@ -126,33 +109,22 @@ pub(crate) fn boot_options(
     qmp_socket: Option<&Path>,
 ) -> Vec<OsString> {
     let mut options = machine_options(request, "");
-    let mut push = |words: &[&OsStr]| options.extend(words.iter().map(|&w| w.to_owned()));
-    let text = OsStr::new;
-    if request.icount {
-        // Counting instructions requires the CPUs to take turns in one thread.
-        push(&[
-            text("-accel"),
-            text("tcg,thread=single"),
-            text("-icount"),
-            text("shift=0"),
-        ]);
-    } else {
-        push(&[text("-accel"), text("tcg")]);
-    }
+    // Counting instructions requires the CPUs to take turns in one thread.
+    options.extend(words(match request.icount {
+        true => "-accel tcg,thread=single -icount shift=0",
+        false => "-accel tcg",
+    }));
+    let mut option = |name: &str, value: &OsStr| options.extend([name.into(), value.to_owned()]);
     if let Some(value) = &request.plugin {
-        push(&[text("-plugin"), value]);
+        option("-plugin", value);
     }
-    // A guest that resets instead of ending must not boot again for ever.
-    push(&[text("-no-reboot"), text("-serial"), text("stdio")]);
+    option("-serial", OsStr::new("stdio"));
     if let Some(socket) = qmp_socket {
-        // The machine that is switched off keeps its memory until its boot record and its trace are
-        // read.
-        push(&[text("-no-shutdown")]);
-        push(&[
-            text("-chardev"),
+        option(
+            "-chardev",
             &option_with_path("socket,id=qmp,path=", socket, ""),
-        ]);
-        push(&[text("-mon"), text("chardev=qmp,mode=control")]);
+        );
+        option("-mon", OsStr::new("chardev=qmp,mode=control"));
     }
     match start {
         Start::Kernel {
@@ -162,18 +134,17 @@ pub(crate) fn boot_options(
             bootargs,
             firmware,
         } => {
-            if let Some(firmware) = firmware {
-                push(&[text("-bios"), firmware.as_os_str()]);
-            }
-            push(&[text("-kernel"), image.as_os_str()]);
-            if let Some(tree) = tree {
-                push(&[text("-dtb"), tree.as_os_str()]);
-            }
-            if !bootargs.is_empty() {
-                push(&[text("-append"), text(bootargs)]);
-            }
-            if let Some(initrd) = initrd {
-                push(&[text("-initrd"), initrd.as_os_str()]);
+            let bootargs = (!bootargs.is_empty()).then_some(OsStr::new(bootargs));
+            for (name, value) in [
+                ("-bios", firmware.map(Path::as_os_str)),
+                ("-kernel", Some(image.as_os_str())),
+                ("-dtb", tree.map(Path::as_os_str)),
+                ("-append", bootargs),
+                ("-initrd", initrd.map(Path::as_os_str)),
+            ] {
+                if let Some(value) = value {
+                    option(name, value);
+                }
             }
         }
         Start::Disk {
@@ -181,17 +152,17 @@ pub(crate) fn boot_options(
             disk,
             bus,
         } => {
-            push(&[text("-bios"), firmware.as_os_str()]);
-            push(&[
-                text("-drive"),
+            option("-bios", firmware.as_os_str());
+            option(
+                "-drive",
                 &option_with_path("if=none,id=disk,format=raw,snapshot=on,file=", disk, ""),
-            ]);
+            );
             let devices: &[&str] = match bus {
                 Bus::Virtio => &["virtio-blk-pci,drive=disk"],
                 Bus::Usb => &["qemu-xhci", "usb-storage,drive=disk"],
             };
             for device in devices {
-                push(&[text("-device"), text(device)]);
+                option("-device", OsStr::new(device));
             }
         }
         Start::Raw {
@@ -201,15 +172,22 @@ pub(crate) fn boot_options(
             initrd,
             layout,
         } => {
-            push(&[text("-bios"), flash.as_os_str()]);
-            push(&[text("-device"), &loader(image, layout.image)]);
+            option("-bios", flash.as_os_str());
+            option("-device", &loader(image, layout.image));
             if let Some(tree) = tree {
-                push(&[text("-device"), &loader(tree, layout.tree)]);
+                option("-device", &loader(tree, layout.tree));
             }
             if let Some(initrd) = initrd {
-                push(&[text("-device"), &loader(initrd, layout.initrd)]);
+                option("-device", &loader(initrd, layout.initrd));
             }
         }
+    }
+    // A guest that resets instead of ending must not boot again for ever.
+    options.push("-no-reboot".into());
+    if qmp_socket.is_some() {
+        // The machine that is switched off keeps its memory until its boot record and its trace are
+        // read.
+        options.push("-no-shutdown".into());
     }
     options
 }
@@ -252,10 +230,7 @@ pub(crate) fn first_error(stderr: &str) -> Option<String> {
 }
 
 /// The version that the program at `qemu` reports.
-///
-/// # Errors
-///
-/// One line: missing (and how to install it), or not QEMU.
+/// Fails with one line: missing (and how to install it), or not QEMU.
 pub(crate) fn version(qemu: &Path) -> Result<String, String> {
     let mut command = Command::new(qemu);
     command.arg("--version");
@@ -319,13 +294,14 @@ pub(crate) fn plain_path(path: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use granule_testing::text::assert_contains;
 
-    fn words(options: &[OsString]) -> Vec<&str> {
+    fn texts(options: &[OsString]) -> Vec<&str> {
         options.iter().map(|o| o.to_str().unwrap()).collect()
     }
 
     fn value<'a>(options: &'a [OsString], name: &str) -> Vec<&'a str> {
-        let words = words(options);
+        let words = texts(options);
         words
             .windows(2)
             .filter(|w| w[0] == name)
@@ -368,7 +344,7 @@ mod tests {
         assert_eq!(value(&options, "-accel"), ["tcg"]);
         assert_eq!(value(&options, "-kernel"), ["/i/Image"]);
         assert!(value(&options, "-append").is_empty() && value(&options, "-icount").is_empty());
-        assert!(words(&options).contains(&"-no-reboot"));
+        assert!(texts(&options).contains(&"-no-reboot"));
     }
 
     #[test]
@@ -489,7 +465,7 @@ mod tests {
         );
         assert_eq!(value(&options, "-chardev"), ["socket,id=qmp,path=/t,,/qmp"]);
         for absent in ["-kernel", "-append", "-initrd", "-dtb"] {
-            assert!(!words(&options).contains(&absent));
+            assert!(!texts(&options).contains(&absent));
         }
     }
 
@@ -507,14 +483,10 @@ mod tests {
     #[test]
     fn a_missing_qemu_gives_the_advice_to_install_it_and_an_impostor_is_found_out() {
         let line = version(Path::new("/nonexistent/qemu")).unwrap_err();
-        assert!(
-            line.contains("/nonexistent/qemu") && line.contains("apt install"),
-            "{line}"
-        );
+        assert_contains(&line, "/nonexistent/qemu");
+        assert_contains(&line, "apt install");
         let line = version(Path::new("/bin/echo")).unwrap_err();
-        assert!(
-            line.contains("--version") && line.contains("--qemu"),
-            "{line}"
-        );
+        assert_contains(&line, "--version");
+        assert_contains(&line, "--qemu");
     }
 }

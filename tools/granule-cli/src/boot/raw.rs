@@ -4,8 +4,6 @@
 //! Pure: addresses and bytes only. `tree` makes the tree's content, `qemu` the options for all
 //! this.
 
-use thiserror::Error;
-
 use crate::image::RAM_BASE;
 
 /// With firmware in flash, QEMU still copies its own tree (up to 1 MiB) to the start of RAM and
@@ -16,50 +14,6 @@ const QEMU_TREE_BYTES: u64 = 2 << 20;
 const TREE_ALIGN: u64 = 2 << 20;
 /// The largest page size, so that the disk's first page holds nothing else.
 const INITRD_ALIGN: u64 = 64 << 10;
-
-/// The reasons why the pieces cannot be placed.
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum LayoutError {
-    /// A piece does not fit into RAM at its requested address.
-    #[error(
-        "{what} ({start:#x} to {end:#x}) does not lie in RAM, which is {ram_start:#x} to {ram_end:#x}; \
-         choose another address or more --memory"
-    )]
-    OutsideRam {
-        /// The piece.
-        what: &'static str,
-        /// Its first byte.
-        start: u64,
-        /// The byte after its last.
-        end: u64,
-        /// The first usable byte of RAM.
-        ram_start: u64,
-        /// The byte after RAM.
-        ram_end: u64,
-    },
-    /// Two pieces were requested at overlapping addresses.
-    #[error("{what} ({start:#x} to {end:#x}) overlaps {other}; choose another address")]
-    Overlap {
-        /// The piece.
-        what: &'static str,
-        /// Its first byte.
-        start: u64,
-        /// The byte after its last.
-        end: u64,
-        /// The piece that it overlaps.
-        other: &'static str,
-    },
-    /// There is no room for a piece without a requested address.
-    #[error(
-        "no room in RAM for {what} ({bytes} bytes) beside the image; give more --memory or another --load-address"
-    )]
-    NoRoom {
-        /// The piece.
-        what: &'static str,
-        /// Its length.
-        bytes: u64,
-    },
-}
 
 /// The pieces to place.
 #[derive(Debug, Clone, Copy)]
@@ -91,6 +45,7 @@ pub struct Layout {
     pub initrd: u64,
 }
 
+/// A piece that has its place.
 struct Taken {
     what: &'static str,
     start: u64,
@@ -101,11 +56,8 @@ struct Taken {
 ///
 /// The tree goes behind the image and the disk behind the tree, because RAM there is most likely
 /// described by the tree; a piece without room there goes in front of the image.
-///
-/// # Errors
-///
-/// A `LayoutError` if a piece would lie outside RAM or overlap another.
-pub fn lay_out(pieces: &Pieces) -> Result<Layout, LayoutError> {
+/// Fails with one line if a piece would lie outside RAM or overlap another.
+pub fn lay_out(pieces: &Pieces) -> Result<Layout, String> {
     let mut room = Room {
         start: RAM_BASE + QEMU_TREE_BYTES,
         end: RAM_BASE.saturating_add(pieces.ram_bytes),
@@ -146,25 +98,28 @@ struct Room {
 }
 
 impl Room {
-    fn take(&mut self, what: &'static str, start: u64, bytes: u64) -> Result<(), LayoutError> {
+    fn contains(&self, start: u64, end: u64) -> bool {
+        start >= self.start && end <= self.end
+    }
+
+    fn overlapped(&self, start: u64, end: u64) -> impl Iterator<Item = &Taken> {
+        let overlaps = move |taken: &&Taken| start < taken.end && taken.start < end;
+        self.taken.iter().filter(overlaps)
+    }
+
+    fn take(&mut self, what: &'static str, start: u64, bytes: u64) -> Result<(), String> {
         let end = start.saturating_add(bytes.max(1));
-        if start < self.start || end > self.end {
-            let (ram_start, ram_end) = (self.start, self.end);
-            return Err(LayoutError::OutsideRam {
-                what,
-                start,
-                end,
-                ram_start,
-                ram_end,
-            });
+        if !self.contains(start, end) {
+            return Err(format!(
+                "{what} ({start:#x} to {end:#x}) does not lie in RAM, which is {:#x} to {:#x}; choose \
+                 another address or more --memory",
+                self.start, self.end
+            ));
         }
-        if let Some(other) = self.taken.iter().find(|t| start < t.end && t.start < end) {
-            return Err(LayoutError::Overlap {
-                what,
-                start,
-                end,
-                other: other.what,
-            });
+        if let Some(Taken { what: other, .. }) = self.overlapped(start, end).next() {
+            return Err(format!(
+                "{what} ({start:#x} to {end:#x}) overlaps {other}; choose another address"
+            ));
         }
         self.taken.push(Taken { what, start, end });
         Ok(())
@@ -177,32 +132,33 @@ impl Room {
         from: u64,
         bytes: u64,
         align: u64,
-    ) -> Result<u64, LayoutError> {
+    ) -> Result<u64, String> {
         for mut start in [from.max(self.start), self.start] {
             while let Some(aligned) = start.checked_next_multiple_of(align) {
-                match self.take(what, aligned, bytes) {
-                    Ok(()) => return Ok(aligned),
-                    Err(LayoutError::Overlap { .. }) => {
-                        let end = aligned.saturating_add(bytes.max(1));
-                        // Behind every piece that it overlaps. The loop ends, since each turn
-                        // passes at least one piece.
-                        start = self
-                            .taken
-                            .iter()
-                            .filter(|t| aligned < t.end && t.start < end)
-                            .fold(aligned, |end, t| end.max(t.end));
+                let end = aligned.saturating_add(bytes.max(1));
+                if !self.contains(aligned, end) {
+                    break;
+                }
+                // Behind every piece that it overlaps. The loop ends, since each turn passes at least
+                // one piece.
+                match self.overlapped(aligned, end).map(|taken| taken.end).max() {
+                    Some(behind) => start = behind,
+                    None => {
+                        self.take(what, aligned, bytes)?;
+                        return Ok(aligned);
                     }
-                    Err(_) => break,
                 }
             }
         }
-        Err(LayoutError::NoRoom { what, bytes })
+        Err(format!(
+            "no room in RAM for {what} ({bytes} bytes) beside the image; give more --memory or another \
+             --load-address"
+        ))
     }
 }
 
 /// The instructions at address 0 that enter the image as the boot protocol requires: x0 is the
 /// tree's address, x1 to x3 are 0, and the MMU is off since reset.
-#[must_use]
 pub fn flash_stub(layout: &Layout) -> Vec<u8> {
     const X0: u32 = 0;
     const X4: u32 = 4;
@@ -245,137 +201,63 @@ mod tests {
         initrd_address: None,
     };
 
-    fn ends(pieces: &Pieces) -> u64 {
-        pieces.load_address + pieces.image_span
+    /// The places in the layout of these pieces after a change.
+    fn laid_out(change: impl FnOnce(&mut Pieces)) -> Result<[u64; 3], String> {
+        let mut pieces = PIECES;
+        change(&mut pieces);
+        lay_out(&pieces).map(|layout| [layout.image, layout.tree, layout.initrd])
     }
 
     #[test]
-    fn tree_and_disk_go_behind_the_image() {
-        let pieces = Pieces {
-            initrd_bytes: 5 << 20,
-            ..PIECES
-        };
-        let layout = lay_out(&pieces).unwrap();
-        assert_eq!(
-            layout,
-            Layout {
-                image: 0x4020_0000,
-                tree: 0x4040_0000,
-                initrd: 0x4060_0000
-            }
-        );
-        assert!(layout.tree >= ends(&pieces));
-    }
-
-    #[test]
-    fn an_image_at_the_end_of_ram_gets_its_tree_in_front() {
-        let pieces = Pieces {
-            load_address: 0x5fe0_0000,
-            initrd_bytes: 1,
-            ..PIECES
-        };
-        let layout = lay_out(&pieces).unwrap();
-        assert_eq!((layout.tree, layout.initrd), (0x4020_0000, 0x4040_0000));
-    }
-
-    #[test]
-    fn an_image_above_4_gib() {
-        let pieces = Pieces {
-            ram_bytes: 8 << 30,
-            load_address: 0x1_4000_0000,
-            ..PIECES
-        };
-        assert_eq!(lay_out(&pieces).unwrap().tree, 0x1_4020_0000);
-    }
-
-    #[test]
-    fn a_fixed_disk_is_not_overlaid_by_the_tree() {
-        let pieces = Pieces {
-            initrd_address: Some(0x4040_1000),
-            initrd_bytes: 3 << 20,
-            ..PIECES
-        };
-        let layout = lay_out(&pieces).unwrap();
-        assert_eq!((layout.initrd, layout.tree), (0x4040_1000, 0x4080_0000));
+    fn tree_and_disk_go_behind_the_image_where_there_is_room() {
+        let behind = laid_out(|it| it.initrd_bytes = 5 << 20);
+        assert_eq!(behind, Ok([0x4020_0000, 0x4040_0000, 0x4060_0000]));
+        // An image at the end of RAM.
+        let in_front = laid_out(|it| (it.load_address, it.initrd_bytes) = (0x5fe0_0000, 1));
+        assert_eq!(in_front, Ok([0x5fe0_0000, 0x4020_0000, 0x4040_0000]));
+        let above_4_gib = laid_out(|it| (it.ram_bytes, it.load_address) = (8 << 30, 0x1_4000_0000));
+        assert_eq!(above_4_gib.unwrap()[1], 0x1_4020_0000);
+        // The tree is not laid over a disk with a place of its own.
+        let fixed = laid_out(|it| {
+            (it.initrd_address, it.initrd_bytes) = (Some(0x4040_1000), 3 << 20);
+        });
+        assert_eq!(fixed.unwrap()[1..], [0x4080_0000, 0x4040_1000]);
     }
 
     #[test]
     fn a_place_or_length_that_does_not_fit_is_refused() {
-        let outside = |pieces: Pieces| {
-            let error = lay_out(&pieces).unwrap_err();
-            assert!(matches!(error, LayoutError::OutsideRam { .. }), "{error}");
-            error.to_string()
-        };
-        // QEMU uses the start of RAM, and there is nothing below RAM.
-        assert!(
-            outside(Pieces {
-                load_address: 0x4000_0000,
-                ..PIECES
-            })
-            .contains("the image")
-        );
-        outside(Pieces {
-            load_address: 0,
-            ..PIECES
-        });
-        outside(Pieces {
-            load_address: u64::MAX - 3,
-            ..PIECES
-        });
-        outside(Pieces {
-            load_address: 0x6000_0000,
-            ..PIECES
-        });
-        outside(Pieces {
-            image_span: 1 << 30,
-            ..PIECES
-        });
-        outside(Pieces {
-            image_span: u64::MAX,
-            ..PIECES
-        });
-        outside(Pieces {
-            ram_bytes: 1 << 20,
-            ..PIECES
-        });
-        outside(Pieces {
-            tree_address: Some(0x1000),
-            ..PIECES
-        });
-
-        let overlap = lay_out(&Pieces {
-            tree_address: Some(0x4020_0008),
-            ..PIECES
-        })
-        .unwrap_err();
-        assert!(
-            overlap.to_string().contains("overlaps the image"),
-            "{overlap}"
-        );
-        let full = lay_out(&Pieces {
-            ram_bytes: 4 << 20,
-            ..PIECES
-        })
-        .unwrap_err();
-        assert_eq!(
-            full,
-            LayoutError::NoRoom {
-                what: "the device tree",
-                bytes: 10_000
-            }
-        );
-        let full = lay_out(&Pieces {
-            initrd_bytes: 1 << 30,
-            ..PIECES
-        })
-        .unwrap_err();
-        assert_eq!(
-            full,
-            LayoutError::NoRoom {
-                what: "the initrd",
-                bytes: 1 << 30
-            }
-        );
+        type Change = fn(&mut Pieces);
+        let outside = "does not lie in RAM";
+        let changes: [(Change, &str); 11] = [
+            // QEMU uses the start of RAM, and there is nothing below RAM.
+            (
+                |it| it.load_address = 0x4000_0000,
+                "the image (0x40000000 to ",
+            ),
+            (|it| it.load_address = 0, outside),
+            (|it| it.load_address = u64::MAX - 3, outside),
+            (|it| it.load_address = 0x6000_0000, outside),
+            (|it| it.image_span = 1 << 30, outside),
+            (|it| it.image_span = u64::MAX, outside),
+            (|it| it.ram_bytes = 1 << 20, outside),
+            (|it| it.tree_address = Some(0x1000), outside),
+            (
+                |it| it.tree_address = Some(0x4020_0008),
+                "overlaps the image",
+            ),
+            (
+                |it| it.ram_bytes = 4 << 20,
+                "no room in RAM for the device tree (10000 bytes)",
+            ),
+            (
+                |it| it.initrd_bytes = 1 << 30,
+                "no room in RAM for the initrd",
+            ),
+        ];
+        for (change, expected) in changes {
+            let line = laid_out(change).unwrap_err();
+            assert!(line.contains(expected), "{expected}: {line}");
+        }
     }
 
     #[test]

@@ -16,10 +16,7 @@ use crate::trace_area::TraceArea;
 
 /// The tree that QEMU makes for this request's machine, without bootargs, initrd and QEMU's
 /// padding. A test edits or breaks it and passes it back with [`Request::dtb`].
-///
-/// # Errors
-///
-/// One line: QEMU is missing, refuses the machine, or writes no tree.
+/// Fails with one line: QEMU is missing, refuses the machine, or writes no tree.
 pub fn dump(request: &Request) -> Result<Vec<u8>, String> {
     request.check()?;
     let dir = guest::temp_dir()?;
@@ -40,10 +37,7 @@ pub fn dump(request: &Request) -> Result<Vec<u8>, String> {
 }
 
 /// A tree as values that can be edited.
-///
-/// # Errors
-///
-/// One line: the error in the tree, and the node that has it.
+/// Fails with one line: the error in the tree, and the node that has it.
 pub fn model(dtb: &[u8]) -> Result<DeviceTree, String> {
     let wrong = |error: TreeError| format!("QEMU's device tree: {error}");
     let tree = Tree::new(dtb).map_err(wrong)?;
@@ -107,7 +101,6 @@ pub(crate) fn with_chosen(
 }
 
 /// Whether the bootargs of an exact tree request instruction counts.
-#[must_use]
 pub fn counts_instructions(dtb: &[u8]) -> bool {
     bootargs(dtb).is_some_and(|text| {
         text.split_whitespace()
@@ -116,7 +109,6 @@ pub fn counts_instructions(dtb: &[u8]) -> bool {
 }
 
 /// The trace area in the bootargs of an exact tree.
-#[must_use]
 pub fn trace_area(dtb: &[u8]) -> Option<TraceArea> {
     TraceArea::of_bootargs(&bootargs(dtb)?)
 }
@@ -131,7 +123,6 @@ fn chosen(dtb: &[u8]) -> Option<Node<'_>> {
 }
 
 /// The initrd's address in an exact tree.
-#[must_use]
 pub fn initrd_start(dtb: &[u8]) -> Option<u64> {
     chosen(dtb)?.number(b"linux,initrd-start")
 }

@@ -54,10 +54,7 @@ pub struct About {
 }
 
 /// Writes a page of `--report`, or makes its file before the work.
-///
-/// # Errors
-///
-/// One line with the file.
+/// Fails with one line with the file.
 pub fn write_page(path: &Path, html: &str) -> Result<(), String> {
     report::write(path, html)
 }
@@ -70,11 +67,8 @@ pub struct Tally {
     /// Descriptors stored; a run counts each of its descriptors, an update every descriptor it
     /// looks at.
     pub descriptors: u64,
-    /// TLBIs.
     pub tlbi: u64,
-    /// DSBs.
     pub dsb: u64,
-    /// ISBs.
     pub isb: u64,
     /// Cache operations.
     pub cache: u64,
@@ -131,7 +125,6 @@ pub struct Checked {
     pub header: TraceHeader,
     /// The events of the trace by kind.
     pub tally: Tally,
-    /// The options of the check.
     pub options: CheckOptions,
     /// The violations in the order of the file, at most as many as the options keep.
     pub findings: Vec<Finding>,
@@ -164,7 +157,6 @@ pub enum CheckError {
         line: u64,
         /// The column of the wrong number, counted from 1.
         column: usize,
-        /// The error.
         error: EventError,
     },
     /// No table that was walked has pages of the size that the first line names.
@@ -240,10 +232,7 @@ impl Lines {
 
 /// Replays a trace that may be compressed by gzip, as `granule watch` records it. See [`check`]. A compressed
 /// one that was cut short is judged as far as it goes.
-///
-/// # Errors
-///
-/// As of [`check`], and if another file cannot be used.
+/// Fails as of [`check`], and if another file cannot be used.
 pub fn check_any(
     mut from: impl BufRead,
     options: &CheckOptions,
@@ -263,10 +252,7 @@ pub fn check_any(
 /// Replays a trace. `progress` receives the number of bytes read so far, now and then.
 ///
 /// At the end of a complete trace, all tables count as relied on.
-///
-/// # Errors
-///
-/// A [`CheckError`] if the file is not a valid trace, or holds an event that no machine can produce.
+/// Fails with a [`CheckError`] if the file is not a valid trace, or holds an event that no machine can produce.
 pub fn check(
     from: impl BufRead,
     options: &CheckOptions,
@@ -399,19 +385,16 @@ const fn wrong_word(event: &Event, error: EventError) -> usize {
 
 impl Checked {
     /// Whether there are no violations.
-    #[must_use]
     pub const fn is_clean(&self) -> bool {
         self.violations == 0
     }
 
     /// Whether the trace has everything up to the end of the recording.
-    #[must_use]
     pub const fn is_complete(&self) -> bool {
         self.header.complete && self.missing.is_empty() && self.cut.is_none()
     }
 
     /// The exit code of `granule check`.
-    #[must_use]
     pub fn exit_code(&self) -> u8 {
         if self.found.iter().any(findings::Finding::fails) {
             1

@@ -37,7 +37,6 @@ impl Finding {
 
 impl Checked {
     /// The whole report for people, with colours that the printer may strip.
-    #[must_use]
     pub fn text(&self) -> String {
         let bold = Style::new().bold();
         let red = AnsiColor::Red.on_default().bold();
@@ -128,7 +127,6 @@ impl Checked {
     }
 
     /// The page of `--report`; `file` is the trace.
-    #[must_use]
     pub fn page(&self, file: &str) -> String {
         let mut unchecked: Vec<String> = self
             .unchecked
@@ -181,7 +179,6 @@ impl Checked {
     }
 
     /// The JSON object.
-    #[must_use]
     pub fn json(&self) -> Value {
         let missing = |(line, what): &(u64, String)| Missing {
             line: *line,

@@ -22,14 +22,12 @@ pub struct Cell {
 
 impl Cell {
     /// The model's error, in percent of the published time.
-    #[must_use]
     pub fn error_percent(&self) -> f64 {
         (self.predicted_ms / f64::from(self.published_ms) - 1.0) * 100.0
     }
 }
 
 /// All published times beside the model's, column by column.
-#[must_use]
 pub fn cells() -> Vec<Cell> {
     let machines = CostModel::all();
     let mut cells = Vec::new();
@@ -60,7 +58,6 @@ pub fn cells() -> Vec<Cell> {
 }
 
 /// The table of [`cells`], in Markdown, with the machines' costs.
-#[must_use]
 pub fn table() -> String {
     let mut text = String::new();
     // Writing into a String cannot fail.

@@ -54,10 +54,7 @@ pub struct Job {
 impl Job {
     /// The map that this repository's kernel builds on a machine with `memory` bytes of RAM in one
     /// bank, with a CPU that has every page size and, for 52 bits, the formats they need.
-    ///
-    /// # Errors
-    ///
-    /// One line if this address size does not exist, or RAM does not fit it.
+    /// Fails with one line if this address size does not exist, or RAM does not fit it.
     pub fn assumed(
         memory: u64,
         page_size: PageSize,
@@ -146,16 +143,12 @@ impl Job {
     }
 
     /// The leaves and tables of the map.
-    #[must_use]
     pub fn stats(&self) -> LeafStats {
         LeafStats::new(&self.geometry, &self.pieces)
     }
 
     /// The counts of making it by a published strategy, or by `direct`, without instructions.
-    ///
-    /// # Errors
-    ///
-    /// One line if the library's code refuses the map.
+    /// Fails with one line if the library's code refuses the map.
     pub fn cost(&self, strategy: Option<Strategy>, barriers: Barriers) -> Result<Cost, String> {
         match strategy {
             None => periodic::direct(self).map_err(|error| format!("`direct`: {error}")),
@@ -167,7 +160,6 @@ impl Job {
 
 /// The largest leaves of a map on CPUs that are trusted with BBM level `bbm`: where single pages
 /// must be able to change, blocks are allowed only if they can be split live.
-#[must_use]
 pub const fn leaves(rodata: Rodata, bbm: BbmLevel) -> Leaves {
     match rodata {
         Rodata::On | Rodata::Full if (bbm as u32) < BbmLevel::Level2 as u32 => Leaves::PAGES,

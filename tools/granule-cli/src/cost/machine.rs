@@ -15,7 +15,6 @@ use granule::arch::bbm::BbmLevel;
 /// The costs of a machine, in nanoseconds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CostModel {
-    /// Its name.
     pub name: &'static str,
     /// The machine's name in the publication.
     pub published_as: &'static str,
@@ -71,7 +70,6 @@ fn paid(cost: &Cost) -> [f64; COSTS] {
 
 impl CostModel {
     /// The machines with published times.
-    #[must_use]
     pub fn all() -> Vec<Self> {
         FITTED_COLUMNS
             .into_iter()
@@ -80,10 +78,7 @@ impl CostModel {
     }
 
     /// The machine with this name.
-    ///
-    /// # Errors
-    ///
-    /// One line with the known names.
+    /// Fails with one line with the known names.
     pub fn named(name: &str) -> Result<Self, String> {
         let all = Self::all();
         let names: Vec<_> = all.iter().map(|machine| machine.name).collect();
@@ -138,19 +133,16 @@ impl CostModel {
     }
 
     /// The costs in the order in which they are fitted.
-    #[must_use]
     pub const fn costs(&self) -> [f64; COSTS] {
         [self.tlbi_ns, self.wait_ns, self.dsb_isb_ns, self.store_ns]
     }
 
     /// Whether its CPUs support this page size.
-    #[must_use]
     pub fn has(&self, page_size: PageSize) -> bool {
         self.page_sizes.contains(&page_size)
     }
 
     /// The time of a map that costs `cost`.
-    #[must_use]
     pub fn predict(&self, cost: &Cost) -> Predicted {
         let sum = sum(&paid(cost), &self.costs());
         // Where nothing is zeroed, the cost of a store by itself is unknown: between half of what
@@ -173,10 +165,7 @@ fn sum(counts: &[f64; COSTS], costs: &[f64; COSTS]) -> f64 {
 }
 
 /// The map that a published column was measured with.
-///
-/// # Errors
-///
-/// None for the existing columns.
+/// Fails for none of the existing columns.
 pub fn published_job(column: &Column) -> Result<Job, String> {
     Job::assumed(
         column.gib << 30,

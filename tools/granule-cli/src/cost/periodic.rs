@@ -13,10 +13,7 @@ use super::counting::{ByFixmap, Direct};
 use super::{Cost, Job};
 
 /// The cost of `direct`.
-///
-/// # Errors
-///
-/// The error of the library's code.
+/// Fails with the error of the library's code.
 pub(super) fn direct(job: &Job) -> Result<Cost, TableError> {
     let geometry = job.geometry;
     // The tables' own memory is mapped first, in rounds whose number depends on its size: it stays as it is.
@@ -81,10 +78,7 @@ fn shortened(job: &Job, period: u64, least: u64) -> Option<(Vec<Piece>, Vec<Piec
 }
 
 /// The cost of a published strategy.
-///
-/// # Errors
-///
-/// The error of the library's code.
+/// Fails with the error of the library's code.
 pub(super) fn published(
     job: &Job,
     strategy: Strategy,

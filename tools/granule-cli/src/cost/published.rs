@@ -63,7 +63,6 @@ pub const COLUMNS: [Column; 4] = [
 /// One line of a published table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Line {
-    /// The posting.
     pub posting: &'static str,
     /// The measured strategy.
     pub strategy: Strategy,

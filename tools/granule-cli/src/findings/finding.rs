@@ -172,10 +172,7 @@ struct Entry {
 
 impl Accepted {
     /// The entries of `text`.
-    ///
-    /// # Errors
-    ///
-    /// One line: the first line that is not an entry.
+    /// Fails with one line: the first line that is not an entry.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let mut entries = Vec::new();
         for (at, text) in text.lines().enumerate() {
@@ -229,6 +226,7 @@ mod tests {
     use super::*;
     use granule_model::Rule;
     use granule_model::trace::Function;
+    use granule_testing::text::assert_ends_with;
 
     fn group(rule: Rule, pc: Option<u64>, count: u64) -> Group {
         Group {
@@ -281,10 +279,7 @@ mod tests {
         assert_eq!(places, [Some("near+0x4".into()), Some("near+0x0".into())]);
         assert_eq!(found[1].example, "at Some(14)");
         let unused = accepted.unused().unwrap();
-        assert!(
-            unused.ends_with("accepted findings not found (lines 5)"),
-            "{unused}"
-        );
+        assert_ends_with(&unused, "accepted findings not found (lines 5)");
     }
 
     #[test]

@@ -119,10 +119,7 @@ impl Judge {
     }
 
     /// The next event.
-    ///
-    /// # Errors
-    ///
-    /// For an event that no machine makes; the judge is as it was.
+    /// Fails for an event that no machine makes; the judge is as it was.
     pub(crate) fn add(&mut self, cpu: u32, event: Event) -> Result<(), EventError> {
         let Some(model) = &mut self.model else {
             self.timeline.add(&event, 0);
@@ -243,10 +240,7 @@ impl Judge {
     }
 
     /// The run ended; after a whole one every CPU relies on all tables.
-    ///
-    /// # Errors
-    ///
-    /// If that is too much to look at.
+    /// Fails if that is too much to look at.
     pub(crate) fn finish(mut self, whole: bool) -> (Judged, Result<(), EventError>) {
         let mut done = Ok(());
         if whole && self.model.is_some() {

@@ -186,7 +186,6 @@ struct RegisterArgs {
 
 impl SourceArgs {
     /// The options of [`granule_inspect::open`].
-    #[must_use]
     pub fn options(&self) -> granule_inspect::Options {
         self.registers.options()
     }
@@ -310,7 +309,6 @@ pub struct ReportArgs {
 
 impl ReportArgs {
     /// Whether a live machine is read.
-    #[must_use]
     pub fn is_live(&self) -> bool {
         self.sources.iter().any(is_live)
     }
@@ -340,7 +338,6 @@ fn word(word: &str) -> Result<String, String> {
 
 impl DumpArgs {
     /// Whether a live machine is read.
-    #[must_use]
     pub fn is_live(&self) -> bool {
         is_live(&self.from.source) || self.diff.as_ref().is_some_and(is_live)
     }
@@ -348,7 +345,6 @@ impl DumpArgs {
 
 impl LintArgs {
     /// Whether a live machine is read.
-    #[must_use]
     pub const fn is_live(&self) -> bool {
         is_live(&self.from.source)
     }

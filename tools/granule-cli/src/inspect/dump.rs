@@ -20,10 +20,7 @@ use super::{Failure, Interrupt, Progress, UNREADABLE, compare, go_on, open, text
 use crate::json::{Hex, Version, value};
 
 /// Carries the command out and returns its exit code. Notes go to `notes`, a line each.
-///
-/// # Errors
-///
-/// If the source cannot be read, or the output not be written.
+/// Fails if the source cannot be read, or the output not be written.
 pub fn run(
     args: &DumpArgs,
     out: &mut dyn Write,

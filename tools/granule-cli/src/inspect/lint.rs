@@ -13,10 +13,7 @@ use super::{Failure, Interrupt, Progress, Step, UNREADABLE, go_on, open};
 use crate::json::{Hex, Version, value};
 
 /// Carries the command out and returns its exit code. Notes go to `notes`, a line each.
-///
-/// # Errors
-///
-/// If the source or the file of accepted findings cannot be read, or the output not be written.
+/// Fails if the source or the file of accepted findings cannot be read, or the output not be written.
 pub fn run(
     args: &LintArgs,
     out: &mut dyn Write,

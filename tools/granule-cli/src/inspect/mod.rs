@@ -74,7 +74,6 @@ fn go_on(interrupt: &Interrupt) -> Result<(), Failure> {
 }
 
 /// Whether somebody waits for the machine of this source to run again.
-#[must_use]
 pub const fn is_live(source: &Source) -> bool {
     !matches!(source, Source::File(_))
 }

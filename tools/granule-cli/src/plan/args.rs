@@ -87,7 +87,6 @@ pub struct PlanArgs {
 
 impl PlanArgs {
     /// The plan that these options describe, if they describe one.
-    #[must_use]
     pub fn plan(&self) -> Option<Plan> {
         Some(Plan {
             memory: self.memory?,

@@ -89,7 +89,6 @@ struct StrategyObject {
 
 impl Planned {
     /// The JSON object.
-    #[must_use]
     pub fn json(&self) -> Value {
         let plan = &self.plan;
         let (tables, table_bytes) = self.tables();

@@ -21,7 +21,6 @@ use crate::sizes::show_size;
 pub struct Plan {
     /// Bytes of RAM.
     pub memory: u64,
-    /// The page size.
     pub page_size: PageSize,
     /// Bits of virtual address.
     pub va_bits: u32,
@@ -40,7 +39,6 @@ pub struct Plan {
 /// The cost of one strategy.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Taken {
-    /// The strategy.
     pub strategy: LinearMap,
     /// The barriers of its page entries.
     pub barriers: &'static str,
@@ -53,7 +51,6 @@ pub struct Taken {
 /// The result of a plan.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Planned {
-    /// The plan.
     pub plan: Plan,
     /// The map.
     pub job: Job,
@@ -63,10 +60,7 @@ pub struct Planned {
 
 impl Plan {
     /// Computes the map and the cost of each strategy.
-    ///
-    /// # Errors
-    ///
-    /// One line if RAM does not fit the addresses, or this address size does not exist.
+    /// Fails with one line if RAM does not fit the addresses, or this address size does not exist.
     pub fn work_out(self) -> Result<Planned, String> {
         let range = self
             .machine
@@ -112,7 +106,6 @@ impl Planned {
     }
 
     /// The result for people.
-    #[must_use]
     pub fn text(&self) -> String {
         let plan = &self.plan;
         let (tables, table_bytes) = self.tables();
@@ -225,6 +218,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use granule_testing::text::assert_contains;
 
     fn plan(memory: u64) -> Plan {
         Plan {
@@ -358,10 +352,8 @@ mod tests {
         let mut small = plan(512 << 30);
         small.va_bits = 39;
         let line = small.work_out().unwrap_err();
-        assert!(
-            line.contains("--memory 512G") && line.contains("--va-bits"),
-            "{line}"
-        );
+        assert_contains(&line, "--memory 512G");
+        assert_contains(&line, "--va-bits");
         let mut odd = plan(4 << 30);
         odd.va_bits = 40;
         // The kernel never chooses 40 bits, but they are a valid address size.

@@ -24,7 +24,6 @@ pub enum Firmware {
 
 impl Firmware {
     /// The word on the command line and in JSON.
-    #[must_use]
     pub fn word(self) -> &'static str {
         match self {
             Self::Direct => "direct",
@@ -37,13 +36,11 @@ impl Firmware {
     }
 
     /// Whether EDK2 is what QEMU starts.
-    #[must_use]
     pub fn is_edk2(self) -> bool {
         matches!(self, Self::Uefi | Self::Grub | Self::SystemdBoot)
     }
 
     /// Whether a boot loader starts the kernel.
-    #[must_use]
     pub fn has_loader(self) -> bool {
         matches!(self, Self::Grub | Self::SystemdBoot)
     }

@@ -1,24 +1,43 @@
-//! The part of a request for leaving for another kernel: plain data, the words that it puts into
-//! both command lines, and the combinations that are refused.
+//! The part of a request for leaving for another kernel: plain data, its options on the
+//! command line, the words that it puts into both kernels' command lines, and the combinations that are refused.
 
 use std::path::PathBuf;
 
+use clap::{ArgGroup, Args};
+
 use super::{COUNT_INSTRUCTIONS, PageSize, Request};
 
+const HEADING: &str = "Leaving for another kernel (kexec)";
+
 /// The next kernel, and how to leave for it. By default the running image loads itself again.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
+#[command(group(ArgGroup::new("next").args(["kexec", "kexec_page_size"]).multiple(true)))]
 pub struct Kexec {
-    /// The next kernel's image; `None` for the running image.
+    /// Once up, load this arm64 Image and leave for it: of any page size, or another kernel's
+    #[arg(long = "kexec", id = "kexec", help_heading = HEADING, value_name = "IMAGE")]
     pub image: Option<PathBuf>,
-    /// An initial RAM disk for it.
-    pub initrd: Option<PathBuf>,
-    /// The next kernel's command line, appended to the words made from the other fields.
-    pub append: Option<String>,
-    /// The page size to request of the next kernel.
+
+    /// Page size to request of the next kernel; without --kexec that is the same image again
+    #[arg(long = "kexec-page-size", id = "kexec_page_size", help_heading = HEADING, value_name = "SIZE",
+          value_enum, ignore_case = true)]
     pub page_size: Option<PageSize>,
-    /// Whether to load no segment at its destination, so that everything is copied.
+
+    /// The next kernel's initial RAM disk
+    #[arg(long = "kexec-initrd", id = "kexec_initrd", help_heading = HEADING, value_name = "FILE",
+          requires = "next")]
+    pub initrd: Option<PathBuf>,
+
+    /// The next kernel's command line
+    #[arg(long = "kexec-append", id = "kexec_append", help_heading = HEADING, value_name = "TEXT",
+          allow_hyphen_values = true, requires = "next")]
+    pub append: Option<String>,
+
+    /// Copy every segment, even one that could be loaded at its destination
+    #[arg(long = "kexec-copy", id = "kexec_copy", help_heading = HEADING, requires = "next")]
     pub copy: bool,
-    /// Whether to copy with MMU and caches off.
+
+    /// Copy with MMU and caches off (granule.kexec=uncached), to compare
+    #[arg(long = "kexec-uncached", id = "kexec_uncached", help_heading = HEADING, requires = "next")]
     pub uncached: bool,
 }
 

@@ -42,7 +42,6 @@ impl LinearMap {
     ];
 
     /// The library's value; `None` for `direct`.
-    #[must_use]
     pub fn strategy(self) -> Option<Strategy> {
         match self {
             Self::Base => Some(Strategy::Base),
@@ -55,7 +54,6 @@ impl LinearMap {
     }
 
     /// The barriers that the strategy was published with.
-    #[must_use]
     pub fn barriers(self) -> Barriers {
         match self.strategy().map(Strategy::barriers) {
             Some(linear::Barriers::Entry) => Barriers::Entry,
@@ -64,7 +62,6 @@ impl LinearMap {
     }
 
     /// The word on the command line.
-    #[must_use]
     pub fn word(self) -> &'static str {
         match self {
             Self::Base => "base",
@@ -79,7 +76,6 @@ impl LinearMap {
 
 impl Barriers {
     /// The library's value.
-    #[must_use]
     pub fn value(self) -> linear::Barriers {
         match self {
             Self::Entry => linear::Barriers::Entry,
@@ -88,7 +84,6 @@ impl Barriers {
     }
 
     /// The word on the command line.
-    #[must_use]
     pub fn word(self) -> &'static str {
         match self {
             Self::Entry => "entry",

@@ -1,4 +1,4 @@
-//! The request for one boot: plain data, its defaults, the words it puts into bootargs, and the
+//! The request for one boot: plain data, its options on the command line and their defaults, the words it puts into bootargs, and the
 //! combinations that are refused.
 //!
 //! Nothing here reads files or starts programs; the request alone decides everything.
@@ -11,12 +11,13 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::ValueEnum;
+use clap::builder::TypedValueParser;
+use clap::{Args, ValueEnum, value_parser};
 
 pub use self::firmware::Firmware;
 pub use self::kexec::Kexec;
 pub use self::linear_map::{Barriers, LinearMap};
-use crate::sizes::show_size;
+use crate::sizes::{parse_address, parse_size, show_size};
 use crate::trace_area::TraceArea;
 
 /// A page size that can be requested of the kernel.
@@ -51,13 +52,11 @@ impl PageSize {
     pub const ALL: [Self; 3] = [Self::K4, Self::K16, Self::K64];
 
     /// The word on the command line: `4k`, `16k` or `64k`.
-    #[must_use]
     pub fn word(self) -> &'static str {
         self.value().name()
     }
 
     /// The library's value.
-    #[must_use]
     pub fn value(self) -> granule::arch::PageSize {
         match self {
             Self::K4 => granule::arch::PageSize::K4,
@@ -67,7 +66,6 @@ impl PageSize {
     }
 
     /// The size in bytes.
-    #[must_use]
     pub fn bytes(self) -> u64 {
         self.value().bytes()
     }
@@ -75,7 +73,6 @@ impl PageSize {
 
 impl Rodata {
     /// The word on the command line.
-    #[must_use]
     pub fn word(self) -> &'static str {
         match self {
             Self::Off => "off",
@@ -99,7 +96,6 @@ pub enum KaslrSeed {
 
 impl KaslrSeed {
     /// The seed, if it is known before the boot.
-    #[must_use]
     pub const fn number(self) -> Option<u64> {
         match self {
             Self::Number(seed) => Some(seed),
@@ -119,72 +115,139 @@ pub const COUNT_INSTRUCTIONS: &str = "granule.count=instructions";
 
 /// One boot. `Request::default()` is a machine with 4 GiB of RAM and one CPU of QEMU's `max` model,
 /// entered at EL2, with a time limit of one minute.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
 pub struct Request {
-    /// The flat image; `None` looks for `target/granule/Image` from the current
-    /// directory upwards.
-    pub image: Option<PathBuf>,
-    /// With `image` `None`: look for `target/granule/Image-test`, which has the test hooks.
-    pub test_image: bool,
-    /// The page size to request.
+    /// Page size to request (arm64.pagesize=); else the kernel chooses
+    #[arg(long, value_name = "SIZE", value_enum, ignore_case = true, help_heading = KERNEL)]
     pub page_size: Option<PageSize>,
-    /// The VA size to request, one of [`VA_BITS`].
+
+    /// VA size to request (arm64.vabits=): 36, 39, 42, 47, 48 or 52
+    #[arg(long, value_name = "N", help_heading = KERNEL)]
     pub va_bits: Option<u8>,
-    /// RAM in bytes.
-    pub memory: u64,
-    /// Number of CPUs.
-    pub smp: u32,
-    /// QEMU's text for `-cpu`, properties included.
-    pub cpu: String,
-    /// The version of the interrupt controller, 2 or 3.
-    pub gic: u8,
-    /// The exception level the image is entered at, 1 or 2.
-    pub el: u8,
-    /// The protection to request.
+
+    #[arg(long, value_name = "MODE", value_enum, help_heading = KERNEL, hide_possible_values = true,
+          help = "Memory to protect (rodata=): off, noalias (image and its alias), on, full")]
     pub rodata: Option<Rodata>,
-    /// The linear-map strategy to request.
+
+    #[arg(long, value_name = "STRATEGY", value_enum, help_heading = KERNEL, hide_possible_values = true,
+          help = "Strategy for making the linear map (linear_map=): direct, or a published way: base, \
+                  no-cont-remap, batch-barriers, no-alloc-remap, lazy-unmap")]
     pub linear_map: Option<LinearMap>,
-    /// The barriers to request.
+
+    #[arg(long, value_name = "WHEN", value_enum, help_heading = KERNEL, hide_possible_values = true,
+          help = "Barriers of the published ways (linear_map_barriers=): with each entry, with each table")]
     pub linear_map_barriers: Option<Barriers>,
-    /// More bootargs, appended to the words made from the other fields.
+
+    /// More bootargs, put behind the words of the options above
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, help_heading = KERNEL)]
     pub append: Option<String>,
-    /// A device tree to pass to the kernel unchanged, instead of QEMU's.
-    pub dtb: Option<PathBuf>,
-    /// An initial RAM disk.
-    pub initrd: Option<PathBuf>,
-    /// Address of the image's first byte; `None` lets QEMU choose.
-    pub load_address: Option<u64>,
-    /// Address of the tree; `None` picks a place behind the image.
-    pub dtb_address: Option<u64>,
-    /// The QEMU to run.
-    pub qemu: PathBuf,
-    /// Whether the virtual clock counts instructions.
+
+    /// RAM of the machine: 512M, 4G, 512G
+    #[arg(long, value_name = "SIZE", default_value = "4G", value_parser = parse_size, help_heading = MACHINE)]
+    pub memory: u64,
+
+    /// Number of CPUs
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = MACHINE)]
+    pub smp: u32,
+
+    /// CPU in QEMU's own words, properties included: max,lpa2=off
+    #[arg(long, value_name = "TEXT", default_value = "max", help_heading = MACHINE)]
+    pub cpu: String,
+
+    /// Version of the interrupt controller: 2 or 3
+    #[arg(long, value_name = "2|3", default_value_t = 3, help_heading = MACHINE)]
+    pub gic: u8,
+
+    /// Exception level the image is entered at: 1 or 2
+    #[arg(long, value_name = "1|2", default_value_t = 2, help_heading = MACHINE)]
+    pub el: u8,
+
+    /// Let the virtual clock count instructions, in one host thread
+    #[arg(long, help_heading = MACHINE)]
     pub icount: bool,
-    /// The value of QEMU's option `-plugin`, for what counts from outside.
-    pub plugin: Option<OsString>,
+
     /// The seed in the tree's `/chosen`.
+    #[arg(skip = KaslrSeed::Off)]
     pub kaslr_seed: KaslrSeed,
-    /// The guest's time limit, by its own clock ([`clock`](crate::boot::clock)).
-    pub timeout: Duration,
-    /// The file for a trace that the kernel records.
+
+    /// The value of QEMU's option `-plugin`, for what counts from outside.
+    #[arg(skip)]
+    pub plugin: Option<OsString>,
+
+    /// QEMU to run
+    #[arg(long, value_name = "PATH", default_value = "qemu-system-aarch64", help_heading = MACHINE)]
+    pub qemu: PathBuf,
+
+    /// Kernel image; default: target/granule/Image here or in a directory above
+    #[arg(long, value_name = "FILE", help_heading = FILES)]
+    pub image: Option<PathBuf>,
+
+    /// Boot target/granule/Image-test, which has granule.test= and the other words that make things fail
+    #[arg(long, conflicts_with = "image", help_heading = FILES)]
+    pub test_image: bool,
+
+    /// Hand the kernel exactly this device tree, broken or not
+    #[arg(long, value_name = "FILE", help_heading = FILES)]
+    pub dtb: Option<PathBuf>,
+
+    /// Initial RAM disk (with --dtb it lies at the address in the tree's /chosen)
+    #[arg(long, value_name = "FILE", help_heading = FILES)]
+    pub initrd: Option<PathBuf>,
+
+    /// Where the image's first byte lies: 0x80000000
+    #[arg(long, value_name = "ADDR", value_parser = parse_address, help_heading = FILES)]
+    pub load_address: Option<u64>,
+
+    /// Where the device tree lies; default: behind the image
+    #[arg(long, value_name = "ADDR", value_parser = parse_address, help_heading = FILES)]
+    pub dtb_address: Option<u64>,
+
+    /// Have the kernel record what it does to its translation, for `granule check FILE`
+    #[arg(long, value_name = "FILE", help_heading = FILES)]
     pub trace: Option<PathBuf>,
-    /// RAM to reserve for the trace; `None` takes a size that suits the machine's RAM.
+
+    /// RAM to set aside for the trace; default: a sixteenth, 8M to 1G
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = MACHINE)]
     pub trace_buffer: Option<u64>,
-    /// A file that keeps the machine's RAM for the next boot.
+
+    /// Keep RAM in FILE (sparse, as large as RAM); the next boot with FILE starts with its contents
+    #[arg(long, value_name = "FILE", help_heading = MACHINE)]
     pub ram_file: Option<PathBuf>,
-    /// The way in which the kernel is started.
+
+    /// Program that starts the kernel: QEMU itself (direct), or firmware; all but direct and uefi from a disk
+    #[arg(long, value_name = "WAY", value_enum, default_value = "direct", help_heading = FIRMWARE)]
     pub firmware: Firmware,
-    /// Whether firmware hands over ACPI tables instead of a device tree.
+
+    /// Have EDK2 hand over ACPI tables instead of a device tree
+    #[arg(long, help_heading = FIRMWARE)]
     pub acpi: bool,
-    /// The firmware that QEMU starts; `None` takes it from its usual places.
+
+    /// Firmware that QEMU starts; default: where packages put EDK2 or U-Boot
+    #[arg(long, value_name = "FILE", help_heading = FIRMWARE)]
     pub firmware_file: Option<PathBuf>,
-    /// The boot loader's program; `None` takes the one that was fetched.
+
+    /// Program of the boot loader; default: the one that `make disk` fetched
+    #[arg(long, value_name = "FILE", help_heading = FIRMWARE)]
     pub loader: Option<PathBuf>,
-    /// A disk that EDK2 boots from as it is, as a USB stick.
+
+    /// Disk that EDK2 boots from as it is, as a USB stick: what `make disk` wrote
+    #[arg(long, value_name = "FILE", help_heading = FIRMWARE)]
     pub disk: Option<PathBuf>,
+
     /// The kernel to leave for.
+    #[command(flatten)]
     pub kexec: Option<Kexec>,
+
+    /// Time limit of the guest in seconds, without the time it waits for a core of a busy host
+    #[arg(long, value_name = "S", default_value = "60",
+          value_parser = value_parser!(u64).range(1..=31_536_000).map(Duration::from_secs))]
+    pub timeout: Duration,
 }
+
+const KERNEL: &str = "Requests to the kernel";
+pub(crate) const MACHINE: &str = "The machine";
+const FIRMWARE: &str = "Firmware";
+const FILES: &str = "Files and where they lie in memory";
 
 impl Default for Request {
     fn default() -> Self {
@@ -210,7 +273,7 @@ impl Default for Request {
             icount: false,
             plugin: None,
             kaslr_seed: KaslrSeed::Off,
-            timeout: Self::TIMEOUT,
+            timeout: Duration::from_secs(60),
             trace: None,
             trace_buffer: None,
             ram_file: None,
@@ -225,18 +288,13 @@ impl Default for Request {
 }
 
 impl Request {
-    /// The guest's time limit where none is given.
-    pub const TIMEOUT: Duration = Duration::from_secs(60);
-
     /// Whether we place image and tree in RAM ourselves. QEMU's `-kernel` would replace memory
     /// nodes and pick the address itself.
-    #[must_use]
     pub fn is_raw(&self) -> bool {
         self.dtb.is_some() || self.load_address.is_some() || self.dtb_address.is_some()
     }
 
     /// The bootargs of this request. `append` comes last.
-    #[must_use]
     pub fn bootargs(&self) -> String {
         let mut words = Vec::new();
         if let Some(size) = self.page_size {
@@ -266,7 +324,6 @@ impl Request {
     }
 
     /// The RAM reserved for the kernel's trace, if a trace is requested.
-    #[must_use]
     pub fn trace_area(&self) -> Option<TraceArea> {
         self.trace.as_ref()?;
         // Firmware lies at the end of RAM, and in part stays there.
@@ -277,10 +334,7 @@ impl Request {
     }
 
     /// Checks the request without looking at any file.
-    ///
-    /// # Errors
-    ///
-    /// One line about the first mistake.
+    /// Fails with one line about the first mistake.
     pub fn check(&self) -> Result<(), String> {
         if self.memory == 0 {
             return Err("--memory 0: the machine needs RAM, for example 512M".into());

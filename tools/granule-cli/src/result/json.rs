@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::guest::{Guest, Kexec};
 use super::record::{KEYS, RecordLines, insert};
-use super::{Boot, KernelOutcome, Outcome};
+use super::{Boot, Outcome};
 use crate::image::Image;
 use crate::json::{Version, value};
 
@@ -174,7 +174,7 @@ pub(crate) fn object(boot: &Boot) -> Value {
 fn one(record: &RecordLines) -> One {
     One {
         guest: guest(record),
-        outcome: record.outcome().map(KernelOutcome::word),
+        outcome: record.outcome().map(Outcome::word),
         reason: record.reason().map(str::to_owned),
         ended: record.has_ended(),
         record_faults: record.faults().to_vec(),

@@ -5,7 +5,6 @@ mod figures;
 pub(crate) mod guest;
 mod hop;
 pub(crate) mod json;
-mod kernel_outcome;
 mod payload;
 pub mod record;
 pub mod records;
@@ -17,7 +16,6 @@ use serde_json::Value;
 
 pub use self::figures::Figures;
 pub(crate) use self::hop::{left, number};
-pub use self::kernel_outcome::KernelOutcome;
 pub(crate) use self::payload::Payload;
 use self::record::RecordLines;
 use crate::bootrec::BootRecord;
@@ -51,8 +49,16 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// The outcomes that a kernel may report.
+    pub(crate) const OF_KERNELS: [Self; 5] = [
+        Self::Ok,
+        Self::Panic,
+        Self::Refused,
+        Self::SelfCheckFailed,
+        Self::GuestExit,
+    ];
+
     /// The word in JSON and in the last line.
-    #[must_use]
     pub fn word(self) -> &'static str {
         match self {
             Self::Ok => "ok",
@@ -68,7 +74,6 @@ impl Outcome {
 /// The whole result of a boot that was tried.
 #[derive(Debug)]
 pub struct Boot {
-    /// Its outcome.
     pub outcome: Outcome,
     /// One line with the reason, unless the outcome is ok.
     pub reason: Option<String>,
@@ -123,13 +128,11 @@ impl Boot {
     }
 
     /// Whether the outcome is [`Outcome::Ok`].
-    #[must_use]
     pub fn is_ok(&self) -> bool {
         self.outcome == Outcome::Ok
     }
 
     /// The exit code of `granule boot`.
-    #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self.outcome {
             Outcome::Ok => 0,
@@ -139,7 +142,6 @@ impl Boot {
     }
 
     /// The last line of the report, with the outcome.
-    #[must_use]
     pub fn last_line(&self) -> String {
         match &self.reason {
             None => format!("granule: {}", self.outcome.word()),
@@ -148,13 +150,11 @@ impl Boot {
     }
 
     /// The JSON object, complete whatever the outcome.
-    #[must_use]
     pub fn json(&self) -> Value {
         json::object(self)
     }
 
     /// The guest's output as text.
-    #[must_use]
     pub fn console_text(&self) -> String {
         String::from_utf8_lossy(&self.console).into_owned()
     }

@@ -5,8 +5,8 @@
 
 use serde_json::{Map, Value};
 
+use super::Outcome;
 use super::json::Leaf;
-use super::kernel_outcome::KernelOutcome;
 use crate::json;
 
 /// The type of a key's value.
@@ -89,7 +89,7 @@ const OURS: [&str; 6] = ["schema", "image", "qemu", "record_faults", "trace", "b
 #[derive(Debug, Default, Clone)]
 pub struct RecordLines {
     values: Map<String, Value>,
-    outcome: Option<KernelOutcome>,
+    outcome: Option<Outcome>,
     reason: Option<String>,
     ended: bool,
     faults: Vec<String>,
@@ -132,7 +132,9 @@ impl RecordLines {
             .ok_or_else(|| fault("KEY=VALUE or end"))?;
         match key {
             "outcome" => {
-                let outcome = KernelOutcome::ALL.into_iter().find(|it| it.word() == value);
+                let outcome = Outcome::OF_KERNELS
+                    .into_iter()
+                    .find(|it| it.word() == value);
                 let outcome = outcome
                     .ok_or_else(|| fault("ok, panic, refused, self-check-failed or guest-exit"))?;
                 self.outcome = Some(outcome);
@@ -195,7 +197,6 @@ impl RecordLines {
     }
 
     /// The value at a path such as `linear_map.tables`.
-    #[must_use]
     pub fn get(&self, path: &str) -> Option<&Value> {
         let mut words = path.split('.');
         let mut value = self.values.get(words.next()?)?;
@@ -206,38 +207,32 @@ impl RecordLines {
     }
 
     /// All values, as nested objects.
-    #[must_use]
     pub fn values(&self) -> &Map<String, Value> {
         &self.values
     }
 
     /// The outcome that the kernel reported.
-    #[must_use]
-    pub fn outcome(&self) -> Option<KernelOutcome> {
+    pub fn outcome(&self) -> Option<Outcome> {
         self.outcome
     }
 
     /// The kernel's reason for an outcome that is not `ok`.
-    #[must_use]
     pub fn reason(&self) -> Option<&str> {
         self.reason.as_deref()
     }
 
     /// Whether the record's last line was read.
-    #[must_use]
     pub fn has_ended(&self) -> bool {
         self.ended
     }
 
     /// Whether the record has no line at all.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         let silent = self.values.is_empty() && self.faults.is_empty();
         silent && self.outcome.is_none() && self.reason.is_none() && !self.ended
     }
 
     /// Lines that could not be parsed, each with what was expected.
-    #[must_use]
     pub fn faults(&self) -> &[String] {
         &self.faults
     }
@@ -398,7 +393,7 @@ mod tests {
         );
         assert_eq!(
             (record.outcome(), record.has_ended()),
-            (Some(KernelOutcome::Ok), true)
+            (Some(Outcome::Ok), true)
         );
     }
 
@@ -442,7 +437,7 @@ mod tests {
             "reason=out of = tables",
             "end",
         ]);
-        assert_eq!(record.outcome(), Some(KernelOutcome::Panic));
+        assert_eq!(record.outcome(), Some(Outcome::Panic));
         assert_eq!(record.reason(), Some("out of = tables"));
     }
 

@@ -38,20 +38,17 @@ impl Records {
     }
 
     /// The last record.
-    #[must_use]
     pub fn last(&self) -> &RecordLines {
         &self.last
     }
 
     /// The number of kernels that printed a line.
-    #[must_use]
     pub fn count(&self) -> usize {
         self.earlier.len() + usize::from(!self.last.is_empty())
     }
 
     /// The record that describes the guest: the last one with a page size, which our kernels print
     /// before anything else; the last record if none has one.
-    #[must_use]
     pub fn ours(&self) -> &RecordLines {
         let has_page_size = |record: &&RecordLines| record.get("page_size").is_some();
         let mut latest_first = [&self.last].into_iter().chain(self.earlier.iter().rev());
@@ -59,7 +56,6 @@ impl Records {
     }
 
     /// The records with at least one line, in order.
-    #[must_use]
     pub fn into_boots(mut self) -> Vec<RecordLines> {
         if !self.last.is_empty() {
             self.earlier.push(self.last);

@@ -10,7 +10,6 @@ use crate::sizes::show_size;
 
 /// The summary; empty if the kernel printed nothing to summarise. With several kernels each has its
 /// own summary, and the cost of leaving stands before the last.
-#[must_use]
 pub fn summary(boot: &Boot) -> String {
     let (last, earlier) = match boot.boots.as_slice() {
         [earlier @ .., last] if !earlier.is_empty() => (last, earlier),

@@ -51,7 +51,6 @@ pub struct Ran {
 
 impl Ran {
     /// Whether the machine or the limit of instructions ended the run.
-    #[must_use]
     pub fn is_ok(&self) -> bool {
         self.outcome == Outcome::Ended
     }
@@ -73,10 +72,7 @@ struct Job {
 
 /// Runs the workload and replays its accesses. `note` receives lines for people before the guest
 /// starts.
-///
-/// # Errors
-///
-/// One line if nothing could be counted.
+/// Fails with one line if nothing could be counted.
 pub fn run(
     args: &TlbArgs,
     note: &mut dyn FnMut(&str),

@@ -131,7 +131,6 @@ struct RowObject {
 }
 
 /// The table, in Markdown, with what it is above and what was published below.
-#[must_use]
 pub fn table(ran: &Ran) -> String {
     let counted = &ran.counted;
     let instructions = grouped(counted.instructions);
@@ -205,7 +204,6 @@ fn tlb(tlb: &Tlb) -> TlbObject {
 }
 
 /// The JSON object.
-#[must_use]
 pub fn json(ran: &Ran) -> Value {
     let counted = &ran.counted;
     let cpu = |cpu: &'static Cpu| {

@@ -46,10 +46,7 @@ pub(crate) struct Prepared {
 }
 
 /// Adds what watching needs to a command.
-///
-/// # Errors
-///
-/// One line for a command that cannot be watched.
+/// Fails with one line for a command that cannot be watched.
 pub(crate) fn prepare(command: &[OsString]) -> Result<Prepared, String> {
     let Some((qemu, options)) = command.split_first() else {
         return Err("no command to watch: `granule watch -- qemu-system-aarch64 ...`".into());
@@ -263,10 +260,7 @@ pub(crate) fn plugin_options(plugin: &Path, socket: &Path, ram: &Ram) -> [OsStri
 
 /// The version of the plugin interface that a version of QEMU has, or `None` for the plugin to find
 /// out.
-///
-/// # Errors
-///
-/// One line for a version without what is needed.
+/// Fails with one line for a version without what is needed.
 pub(crate) fn interface(version: &str) -> Result<Option<u32>, String> {
     let mut numbers = version.split('.').map(str::parse::<u32>);
     let mut next = || numbers.next().and_then(Result::ok);

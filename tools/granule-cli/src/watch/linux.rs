@@ -47,10 +47,7 @@ pub(super) fn command(
 }
 
 /// Looks at the files of a Linux before QEMU does, which starts a file that is not an image too.
-///
-/// # Errors
-///
-/// One line for a file that cannot be booted.
+/// Fails with one line for a file that cannot be booted.
 pub(super) fn check(image: &Path, initrd: Option<&Path>) -> Result<(), String> {
     let refused = |option: &str, path: &Path, why: &dyn std::fmt::Display| {
         Err(format!("{option} {}: {why}", path.display()))

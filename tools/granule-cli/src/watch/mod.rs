@@ -47,10 +47,7 @@ pub(crate) const API_VARIABLE: &str = "GRANULE_PLUGIN_API";
 const BBM_2: [&str; 4] = ["max", "neoverse-v1", "neoverse-n2", "cortex-a710"];
 
 /// Runs the command. `note` receives lines for people before the guest starts.
-///
-/// # Errors
-///
-/// One line if nothing could be watched.
+/// Fails with one line if nothing could be watched.
 pub fn run(
     args: &WatchArgs,
     note: &mut dyn FnMut(&str),
@@ -250,10 +247,7 @@ pub fn run(
 }
 
 /// Writes the page of `--report`, if there is to be one.
-///
-/// # Errors
-///
-/// One line with the file.
+/// Fails with one line with the file.
 pub fn write_page(args: &WatchArgs, watched: &Watched) -> Result<(), String> {
     match &args.report {
         Some(path) => findings::report::write(path, &watched.page()),

@@ -12,10 +12,7 @@ pub(super) struct Output {
 
 impl Output {
     /// Tries the file of `option`.
-    ///
-    /// # Errors
-    ///
-    /// One line if it cannot be written, or is not a regular file.
+    /// Fails with one line if it cannot be written, or is not a regular file.
     pub(super) fn of(option: &str, path: &Path) -> Result<Self, String> {
         let refused = |why: &str| {
             format!(
@@ -59,6 +56,7 @@ impl Drop for Output {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use granule_testing::text::{assert_contains, assert_starts_with};
 
     #[test]
     fn an_early_end_leaves_files_as_they_were() {
@@ -83,10 +81,8 @@ mod tests {
             (&missing, "No such file"),
         ] {
             let error = Output::of("--report", path).unwrap_err();
-            assert!(
-                error.starts_with("--report ") && error.contains(part),
-                "{error}"
-            );
+            assert_starts_with(&error, "--report ");
+            assert_contains(&error, part);
         }
     }
 }

@@ -153,10 +153,7 @@ impl Planting {
     }
 
     /// The options of QEMU that it takes beside the user's.
-    ///
-    /// # Errors
-    ///
-    /// One line: the user has an option for the same.
+    /// Fails with one line: the user has an option for the same.
     pub(super) fn options(&self, own: &[OsString]) -> Result<Vec<OsString>, String> {
         let Endpoint::Unix(path) = &self.socket else {
             return Ok(Vec::new());

@@ -105,6 +105,7 @@ impl Drop for Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use granule_testing::text::assert_starts_with;
 
     #[test]
     fn a_line_has_the_progress_of_the_run_and_what_is_odd() {
@@ -122,9 +123,9 @@ mod tests {
         };
         assert_eq!(line(9, None), "9 s gone, 12 events, nothing found");
         let odd = line(10, Some(50));
-        assert!(
-            odd.starts_with("10 s gone, at most 50 s left, 12 events: no MMU is on yet"),
-            "{odd}"
+        assert_starts_with(
+            &odd,
+            "10 s gone, at most 50 s left, 12 events: no MMU is on yet",
         );
         progress.is_mmu_on.set(true);
         progress.found.set(2);

@@ -169,6 +169,7 @@ mod tests {
     use super::*;
     use flate2::read::MultiGzDecoder;
     use granule_model::trace::Reader;
+    use granule_testing::text::{assert_contains, assert_ends_with};
     use granule_trace::{Barrier, Text};
     use std::io::{BufReader, Read};
 
@@ -186,10 +187,7 @@ mod tests {
         let mut recording = Recording::new(&path, 2, 2, Policies::NONE).unwrap();
         let begun = text(&path);
         assert_eq!(begun.len(), FIRST_LINE);
-        assert!(
-            begun.contains("cpus=2 bbm=2 complete=no events=0"),
-            "{begun}"
-        );
+        assert_contains(&begun, "cpus=2 bbm=2 complete=no events=0");
         let isb = Event::Barrier(Barrier::ISB);
         let missing = Event::Missing(Text::new(b"some tlbi"));
         for (cpu, event) in [(1, Event::At(0x40)), (1, isb), (0, missing)] {
@@ -256,9 +254,7 @@ mod tests {
         assert_eq!(events, 1);
         assert!(failed.unwrap().contains("trace.gz: "));
         let written = text(&path);
-        assert!(
-            written.contains("complete=no") && written.ends_with("\nisb cpu0\n"),
-            "{written}"
-        );
+        assert_contains(&written, "complete=no");
+        assert_ends_with(&written, "\nisb cpu0\n");
     }
 }

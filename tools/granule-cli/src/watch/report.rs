@@ -68,7 +68,6 @@ pub struct Watched {
 
 impl Watched {
     /// The exit code of `granule watch`.
-    #[must_use]
     pub fn exit_code(&self) -> u8 {
         let judged = self.judged.stopped.is_none() && self.saw_tables();
         if self.findings.iter().any(Finding::fails) {
@@ -92,7 +91,6 @@ impl Watched {
     }
 
     /// The report for people.
-    #[must_use]
     pub fn text(&self) -> String {
         let mut text = String::new();
         // Writing into a String cannot fail.
@@ -208,7 +206,6 @@ impl Watched {
     }
 
     /// The JSON object.
-    #[must_use]
     pub fn json(&self) -> Value {
         let totals = self.tally.totals;
         value(Object {
@@ -302,6 +299,7 @@ struct Guest<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use granule_testing::text::assert_contains;
 
     fn watched(findings: Vec<Finding>) -> Watched {
         Watched {
@@ -387,10 +385,7 @@ mod tests {
     #[test]
     fn people_read_the_place_the_count_and_the_end() {
         let text = watched(vec![finding()]).text();
-        assert!(
-            text.contains("missing-isb in end, 2 times: CPU 0 may fault\n"),
-            "{text}"
-        );
+        assert_contains(&text, "missing-isb in end, 2 times: CPU 0 may fault\n");
         let planted = "planted: ptep_clear_flush+0x78 is a NOP in the place of tlbi vale1is\n";
         assert!(text.contains(planted), "{text}");
         let last = text.lines().last().unwrap();

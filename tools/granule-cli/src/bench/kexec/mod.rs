@@ -43,7 +43,6 @@ pub enum Place {
 
 impl Mmu {
     /// The word on the command line.
-    #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
             Self::Off => "off",
@@ -54,7 +53,6 @@ impl Mmu {
 
 impl Place {
     /// The word on the command line.
-    #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
             Self::Copied => "copied",
@@ -66,7 +64,6 @@ impl Place {
 /// One combination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cell {
-    /// The page size.
     pub page_size: PageSize,
     /// Bytes of image and initramfs.
     pub payload: u64,
@@ -106,7 +103,6 @@ const LINE: u64 = 64;
 
 impl Figures {
     /// The bound: 1.1 times the yardstick, and an instruction for each operation on a cache line.
-    #[must_use]
     pub fn bound(&self) -> f64 {
         let (bytes, instructions) = self.yardstick;
         let copy = self.bytes_copied as f64 * instructions as f64 / bytes as f64;
@@ -114,14 +110,12 @@ impl Figures {
     }
 
     /// The relocation as a ratio to the bound; `None` if nothing is copied and nothing cleaned.
-    #[must_use]
     pub fn of_bound(&self) -> Option<f64> {
         let bound = self.bound();
         (bound > 0.0).then(|| self.relocation as f64 / bound)
     }
 
     /// Instructions of the yardstick for each cache line.
-    #[must_use]
     pub fn yardstick_per_line(&self) -> f64 {
         let (bytes, instructions) = self.yardstick;
         instructions as f64 * LINE as f64 / bytes as f64
@@ -129,7 +123,6 @@ impl Figures {
 
     /// Loads and stores of the copied bytes. The MMU alone decides their memory type: with the MMU
     /// off all memory is Device memory.
-    #[must_use]
     pub const fn accesses(&self) -> u64 {
         copy_accesses(self.bytes_copied)
     }

@@ -145,7 +145,6 @@ fn figures_object(cell: &Cell, figures: &Figures) -> FiguresObject {
 }
 
 /// The JSON object.
-#[must_use]
 pub fn json(bench: &Bench, done: &Done) -> Value {
     let row = |row: &Row| RowObject {
         page_size: row.cell.page_size.bytes(),

@@ -5,6 +5,7 @@ use crate::bench::args::ImageArgs;
 use crate::boot;
 use crate::result::{self, Outcome};
 use crate::schema::assert_matches;
+use granule_testing::text::{assert_contains, assert_starts_with};
 
 fn bench() -> Bench {
     Bench {
@@ -111,10 +112,8 @@ fn image_and_archive_have_the_payloads_bytes() {
         assert_eq!(pages.len(), archive.chunks(4096).len());
     }
     let error = files.filled(1_005_000).unwrap_err();
-    assert!(
-        error.starts_with("--payload ") && error.contains("take more"),
-        "{error}"
-    );
+    assert_starts_with(&error, "--payload ");
+    assert_contains(&error, "take more");
 }
 
 #[test]

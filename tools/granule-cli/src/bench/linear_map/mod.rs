@@ -18,7 +18,6 @@ use crate::sizes::show_size;
 /// A strategy for building the map, with its barriers where they are not the strategy's own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Form {
-    /// The strategy.
     pub strategy: LinearMap,
     /// The barriers to request.
     pub barriers: Option<Barriers>,
@@ -26,7 +25,6 @@ pub struct Form {
 
 impl Form {
     /// The barriers in effect.
-    #[must_use]
     pub fn barriers(self) -> &'static str {
         self.barriers
             .unwrap_or_else(|| self.strategy.barriers())
@@ -37,7 +35,6 @@ impl Form {
 /// One combination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cell {
-    /// The page size.
     pub page_size: PageSize,
     /// Bytes of RAM.
     pub memory: u64,
@@ -54,7 +51,6 @@ pub type Done = series::Done<Cell, ()>;
 
 impl Row {
     /// A number of the boot's linear map, such as `tlbi`.
-    #[must_use]
     pub fn figure(&self, name: &str) -> Option<u64> {
         self.boot
             .record

@@ -100,7 +100,6 @@ fn ratio(row: &Row, base: Option<&Row>, figure: &str) -> Option<f64> {
 }
 
 /// The JSON object.
-#[must_use]
 pub fn json(bench: &Bench, done: &Done) -> Value {
     let row = |row: &Row| {
         let base = base(&done.rows, row);
@@ -183,6 +182,7 @@ mod tests {
     use crate::request::{LinearMap, PageSize, Request, Rodata};
     use crate::result::Outcome;
     use crate::schema::assert_matches;
+    use granule_testing::text::assert_contains;
 
     fn row(strategy: LinearMap, outcome: Outcome, lines: &[&str]) -> Row {
         let mut boot = boot::run(&Request {
@@ -273,10 +273,7 @@ mod tests {
     #[test]
     fn the_table_leaves_out_what_failed_and_notes_it() {
         let text = series::table(&bench(), &done());
-        assert!(
-            text.contains("| 4k | 4G | full | base | entry | 1,234,560 | 400 |"),
-            "{text}"
-        );
+        assert_contains(&text, "| 4k | 4G | full | base | entry | 1,234,560 | 400 |");
         assert!(text.contains("| 0.1000 | 0.2500 | - |"), "{text}");
         assert!(!text.contains("| direct |"), "{text}");
         assert!(text.contains("direct: granule: timeout"), "{text}");
@@ -292,10 +289,7 @@ mod tests {
         };
         let text = series::table(&bench(), &done);
         assert!(text.contains("| base | entry | - | 400 |"), "{text}");
-        assert!(
-            text.contains("base: instructions not counted: too many"),
-            "{text}"
-        );
+        assert_contains(&text, "base: instructions not counted: too many");
         let object = bench().json(&done);
         let map = &object["rows"][0]["linear_map"];
         assert_eq!(map["instructions"], Value::Null);

@@ -114,7 +114,6 @@ fn rows(page_size: PageSize, boot: &Boot) -> Vec<Row> {
 
 impl Done {
     /// The lines of all boots.
-    #[must_use]
     pub fn lines(&self) -> Vec<Row> {
         let of = |ran: &Ran| rows(ran.cell, &ran.boot);
         self.rows.iter().flat_map(of).collect()

@@ -58,7 +58,6 @@ struct BootObject {
 }
 
 /// The JSON object.
-#[must_use]
 pub fn json(bench: &Bench, done: &Done) -> Value {
     let boot = |ran: &Ran| {
         let mut boot = ran.boot.json();

@@ -9,6 +9,7 @@ use crate::boot;
 use crate::request::Rodata;
 use crate::result::Outcome;
 use crate::schema::assert_matches;
+use granule_testing::text::assert_contains;
 
 fn bench() -> Bench {
     Bench {
@@ -73,10 +74,7 @@ fn rows_are_what_the_kernel_reported_in_order() {
     assert_matches("bench permissions", &object);
     assert_eq!(object["rows"][2]["tlbi"], 2003);
     let text = series::table(&bench, &done);
-    assert!(
-        text.contains("| 4K | 4K | random | 2,000 | 2,001 |"),
-        "{text}"
-    );
+    assert_contains(&text, "| 4K | 4K | random | 2,000 | 2,001 |");
     assert!(text.contains("interrupted after 1 of 2 boots"), "{text}");
 }
 

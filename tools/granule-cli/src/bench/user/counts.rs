@@ -26,10 +26,7 @@ pub struct Counter {
 
 impl Counter {
     /// Prepares the plugin.
-    ///
-    /// # Errors
-    ///
-    /// One line if this program has none, or there is no place for it.
+    /// Fails with one line if this program has none, or there is no place for it.
     pub fn new() -> Result<Self, String> {
         let folder = temp_dir()?;
         Ok(Self {
@@ -40,7 +37,6 @@ impl Counter {
     }
 
     /// The value of QEMU's option `-plugin`.
-    #[must_use]
     pub fn option(&self) -> OsString {
         let mut value = option_with_path("file=", &self.plugin, ",");
         value.push(option_with_path("counts=", &self.lines, ""));
@@ -48,10 +44,7 @@ impl Counter {
     }
 
     /// Gives each kind of work the counts of its fastest piece.
-    ///
-    /// # Errors
-    ///
-    /// One line if the plugin has not counted that.
+    /// Fails with one line if the plugin has not counted that.
     pub fn add_to(&self, measured: &mut Measured) -> Result<(), String> {
         let text = std::fs::read_to_string(&self.lines)
             .map_err(|error| format!("what the plugin counted: {error}"))?;

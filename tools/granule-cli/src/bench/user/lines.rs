@@ -14,7 +14,6 @@ pub struct Measured {
     pub page: u64,
     /// Bytes of memory that each operation works on.
     pub bytes: u64,
-    /// Pages of that.
     pub pages: u64,
     /// The number of rounds.
     pub rounds: u64,
@@ -29,7 +28,6 @@ pub struct Measured {
 /// An operation: on all of the memory, unless its fields give something else.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Op {
-    /// Its name.
     pub name: String,
     /// Bytes of a page of the programs, where they are not those of the one that measures.
     pub page: Option<u64>,
@@ -47,7 +45,6 @@ pub struct Op {
 
 impl Op {
     /// Whether it is the same work as another, maybe of another boot.
-    #[must_use]
     pub fn is_same_work(&self, other: &Self) -> bool {
         let kind = |op: &Self| (op.page, op.other);
         self.name == other.name && kind(self) == kind(other)
@@ -75,10 +72,7 @@ const MOST_NAME: usize = 32;
 const NANOSECONDS: u128 = 1_000_000_000;
 
 /// Parses a console.
-///
-/// # Errors
-///
-/// One line: the mistake and its line, or what is missing.
+/// Fails with one line: the mistake and its line, or what is missing.
 pub fn read(console: &str) -> Result<Measured, String> {
     let mut begun: Option<Measured> = None;
     let mut names = BTreeSet::new();

@@ -40,9 +40,7 @@ pub enum Build {
 /// One boot to make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cell {
-    /// The build.
     pub build: Build,
-    /// The page size.
     pub page_size: PageSize,
     /// The programs that run.
     pub programs: Programs,
@@ -61,7 +59,6 @@ pub enum Programs {
 
 impl Cell {
     /// `boot`, or `fixed-` and the page size.
-    #[must_use]
     pub fn build(&self) -> String {
         match self.build {
             Build::Boot => "boot".into(),
@@ -70,7 +67,6 @@ impl Cell {
     }
 
     /// The programs that run, in a word.
-    #[must_use]
     pub fn programs(&self) -> String {
         match self.programs {
             Programs::One => "one".into(),

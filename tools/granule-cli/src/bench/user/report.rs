@@ -205,7 +205,6 @@ fn rows(done: &Done) -> Vec<Row<'_>> {
 }
 
 /// The JSON object.
-#[must_use]
 pub fn json(bench: &Bench, done: &Done) -> Value {
     let boot = |ran: &Ran| BootObject {
         build: ran.cell.build(),
@@ -295,6 +294,7 @@ mod tests {
     use super::*;
     use crate::bench::series::{self, Benchmark};
     use crate::schema::assert_matches;
+    use granule_testing::text::assert_contains;
 
     fn done(bench: &Bench) -> Done {
         let cells = bench.cells();
@@ -341,14 +341,14 @@ mod tests {
     fn the_table_leaves_out_what_failed_and_notes_it() {
         let bench = bench();
         let text = series::table(&bench, &done(&bench));
-        assert!(
-            text.contains("| boot | 4k | fork | 16,160,000 | 61.6 | +1.000 % | - | - | - |"),
-            "{text}"
+        assert_contains(
+            &text,
+            "| boot | 4k | fork | 16,160,000 | 61.6 | +1.000 % | - | - | - |",
         );
         assert!(!text.contains("| fixed-64k |"), "{text}");
-        assert!(
-            text.contains("granule: fixed-64k, 64k pages, one: granule: refused:"),
-            "{text}"
+        assert_contains(
+            &text,
+            "granule: fixed-64k, 64k pages, one: granule: refused:",
         );
         assert!(text.contains("interrupted after 4 of 4 boots"), "{text}");
     }

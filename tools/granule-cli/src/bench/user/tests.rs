@@ -3,6 +3,7 @@
 use super::*;
 use crate::boot;
 use crate::result::Outcome;
+use granule_testing::text::assert_starts_with;
 
 pub(super) fn bench() -> Bench {
     Bench {
@@ -159,8 +160,5 @@ fn a_program_that_did_something_else_is_not_a_result() {
     let other = console(&bench, &bench.cells()[2], &[("fork", 7)]);
     let ran = ran(&bench, cell, &other);
     let reason = ran.boot.reason.unwrap_or_default();
-    assert!(
-        reason.starts_with("page size: 4096 was requested"),
-        "{reason}"
-    );
+    assert_starts_with(&reason, "page size: 4096 was requested");
 }

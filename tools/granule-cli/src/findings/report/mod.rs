@@ -83,10 +83,7 @@ struct Allowed {
 }
 
 /// Writes a page, or makes its file, so that a run does not end without.
-///
-/// # Errors
-///
-/// One line with the file.
+/// Fails with one line with the file.
 pub(crate) fn write(path: &Path, html: &str) -> Result<(), String> {
     fs::write(path, html).map_err(|error| format!("--report {}: {error}", path.display()))
 }
@@ -115,6 +112,7 @@ mod tests {
     use super::*;
     use crate::findings::{Accepted, Judge, Names};
     use granule_model::{Config, Event};
+    use granule_testing::text::assert_starts_with;
 
     #[test]
     fn foreign_names_stay_text_and_the_page_needs_nothing_else() {
@@ -148,9 +146,6 @@ mod tests {
             assert!(!html.contains(word), "{word}");
         }
         let error = write(Path::new("/nowhere/page.html"), &html).unwrap_err();
-        assert!(
-            error.starts_with("--report /nowhere/page.html: "),
-            "{error}"
-        );
+        assert_starts_with(&error, "--report /nowhere/page.html: ");
     }
 }

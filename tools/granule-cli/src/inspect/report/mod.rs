@@ -32,10 +32,7 @@ const SCRIPTS: [&str; 5] = [
 ];
 
 /// Carries the command out and returns its exit code. Notes go to `notes`, a line each.
-///
-/// # Errors
-///
-/// If a source or a file cannot be read, or the page not be written.
+/// Fails if a source or a file cannot be read, or the page not be written.
 pub fn run(
     args: &ReportArgs,
     out: &mut dyn Write,

@@ -141,7 +141,7 @@ fn stored_results_are_read() {
     for kind in ["linear-map", "permissions", "kexec"] {
         assert!(
             kinds.contains(&format!("\"granule bench {kind}\"")),
-            "{kind}: {kinds:?}"
+            "{kinds:?}"
         );
     }
     // Of other commands there is nothing to show.
