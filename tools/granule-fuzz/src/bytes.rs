@@ -26,3 +26,19 @@ impl Bytes<'_> {
         self.0.is_empty()
     }
 }
+
+/// Checks the text of an error.
+pub(crate) fn one_line(text: &str) {
+    assert!(!text.is_empty() && text.lines().count() == 1, "{text:?}");
+}
+
+/// Cases of `length` bytes drawn from one seed, for tests that a target is reached.
+#[cfg(test)]
+pub(crate) fn drawn(cases: usize, length: usize) -> impl Iterator<Item = Vec<u8>> {
+    let mut state = 1_u64;
+    let mut byte = move || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005) + 1;
+        (state >> 33) as u8
+    };
+    (0..cases).map(move |_| (0..length).map(|_| byte()).collect())
+}

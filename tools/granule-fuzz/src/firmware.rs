@@ -5,12 +5,12 @@
 //! then damaged. The tree is read with another crate, and its memory compared with the descriptors byte by
 //! byte of their fields.
 
-use crate::bytes::Bytes;
+use crate::bytes::{Bytes, one_line};
 use dtoolkit::fdt::Fdt;
 use dtoolkit::{Node, Property};
 use granule_boot::acpi::{Console, Madt, Srat, Tables, timers};
 use granule_boot::efi::{self, Map, MemoryReservations, Physical};
-use granule_boot::expand::{Expanded, Notes, Request, expand};
+use granule_boot::expand::{Expanded, Request, expand};
 use granule_boot::tree::{Range, Tree, Writer};
 use granule_boot::words::Acpi;
 use granule_testing::firmware as firm;
@@ -24,10 +24,6 @@ impl Physical for Ram {
     fn read(&self, start: u64, bytes: u64) -> Option<&[u8]> {
         self.0.read(start, bytes)
     }
-}
-
-fn one_line(text: &str) {
-    assert!(!text.is_empty() && text.lines().count() == 1, "{text:?}");
 }
 
 pub(crate) fn efi_map(bytes: &[u8]) {
@@ -244,7 +240,9 @@ pub(crate) fn firmware_tree(bytes: &[u8]) {
         }
     };
     assert!(into[made.bytes..].iter().all(|byte| *byte == 0xa5));
-    check_notes(&made.notes);
+    made.notes
+        .iter()
+        .for_each(|note| one_line(&note.to_string()));
     let new = &into[..made.bytes];
     let read = Tree::new(new);
     assert!(read.is_ok_and(|read| read.damage().is_none()));
@@ -265,12 +263,6 @@ fn bare() -> Vec<u8> {
     };
     assert!({ written }().is_ok());
     bytes
-}
-
-fn check_notes(notes: &Notes) {
-    for note in notes.iter() {
-        one_line(&note.to_string());
-    }
 }
 
 /// Checks that the tree's memory is that of the descriptors, page by page.

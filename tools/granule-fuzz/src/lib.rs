@@ -72,7 +72,6 @@ pub const TARGETS: &[Target] = &[
 ];
 
 /// The target of that name.
-#[must_use]
 pub fn target(name: &str) -> Option<fn(&[u8])> {
     TARGETS
         .iter()

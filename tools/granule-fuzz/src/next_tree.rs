@@ -6,7 +6,7 @@
 //! some are damaged. The written tree is read with the crate that the next kernel uses, and compared with
 //! the old one.
 
-use crate::bytes::Bytes;
+use crate::bytes::{Bytes, one_line};
 use dtoolkit::fdt::{Fdt, FdtNode};
 use dtoolkit::memreserve::MemoryReservation;
 use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
@@ -119,11 +119,6 @@ fn machine(given: &mut Bytes<'_>, rest: &[u8]) -> (Vec<u8>, bool) {
     (written, damage == 0)
 }
 
-fn one_line(error: &NextTreeError) {
-    let text = error.to_string();
-    assert!(!text.is_empty() && text.lines().count() == 1, "{text:?}");
-}
-
 pub(crate) fn kexec_tree(bytes: &[u8]) {
     let (mine, rest) = bytes.split_at(bytes.len().min(MINE));
     let mut given = Bytes(mine);
@@ -149,13 +144,15 @@ pub(crate) fn kexec_tree(bytes: &[u8]) {
 
 /// Writes the new tree, if that is possible, and checks statements that hold for every old tree.
 fn rewritten(old: &[u8], changes: &Changes<'_>) -> Option<Vec<u8>> {
-    let most = most_bytes(old, changes).inspect_err(one_line).ok()?;
+    let most = most_bytes(old, changes)
+        .inspect_err(|error| one_line(&error.to_string()))
+        .ok()?;
     // The sizes in a tree never make a kernel look for more memory than this.
     let few = 1024 + changes.command_line.len() + 16 * changes.kept.len();
     assert!(most <= 3 * old.len() + few, "{most} for {}", old.len());
     let mut into = vec![FILL; most + 64];
     let length = write(old, changes, &mut into[..most])
-        .inspect_err(one_line)
+        .inspect_err(|error| one_line(&error.to_string()))
         .ok()?;
     assert!(into[length..].iter().all(|byte| *byte == FILL));
     into.truncate(length);
@@ -279,14 +276,8 @@ mod reached {
     /// If all trees were refused, every check above would pass.
     #[test]
     fn trees_are_rewritten_and_read() {
-        let mut state = 1_u64;
-        let mut byte = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005) + 1;
-            (state >> 33) as u8
-        };
         let (mut written, mut refused, mut damaged) = (0, 0, 0);
-        for _ in 0..2000 {
-            let bytes: Vec<u8> = (0..300).map(|_| byte()).collect();
+        for bytes in crate::bytes::drawn(2000, 300) {
             let (mine, rest) = bytes.split_at(MINE);
             let (old, sound) = machine(&mut Bytes(mine), rest);
             let changes = Changes {

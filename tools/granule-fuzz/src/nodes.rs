@@ -3,7 +3,7 @@
 //! Trees with the names that the readers look for, and any values, so that a case reaches more than the
 //! parser; then some of their bytes are changed.
 
-use crate::bytes::Bytes;
+use crate::bytes::{Bytes, one_line};
 use dtoolkit::model::{DeviceTree, DeviceTreeNode, DeviceTreeProperty};
 use granule::arch::PageSize;
 use granule_boot::tree::{Node, Range, Tree};
@@ -204,10 +204,6 @@ pub(crate) fn tree(bytes: &[u8]) -> (Vec<u8>, u64) {
     (written, number)
 }
 
-fn one_line(text: &str) {
-    assert!(!text.is_empty() && text.lines().count() == 1, "{text:?}");
-}
-
 /// Reads the bytes as a tree, and the tree that is made of them.
 fn both(bytes: &[u8], read: impl Fn(&[u8], u64)) {
     let (made, number) = tree(bytes);
@@ -353,14 +349,8 @@ mod tests {
     /// If no tree reached a reader, every check above would pass.
     #[test]
     fn the_readers_are_reached() {
-        let mut state = 1_u64;
-        let mut byte = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005) + 1;
-            (state >> 33) as u8
-        };
         let (mut parsed, mut banks, mut others, mut controllers) = (0, 0, 0, 0);
-        for _ in 0..4000 {
-            let bytes: Vec<u8> = (0..256).map(|_| byte()).collect();
+        for bytes in crate::bytes::drawn(4000, 256) {
             let (tree, _) = tree(&bytes);
             banks +=
                 u32::from(read_memory(&tree, None, &mut Memory::new(PageSize::K4), |_| {}).is_ok());

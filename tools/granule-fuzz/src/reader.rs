@@ -109,14 +109,8 @@ mod tests {
     /// If the other reader accepted no tree, nothing would be compared.
     #[test]
     fn trees_are_compared() {
-        let mut state = 1_u64;
-        let mut byte = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005) + 1;
-            (state >> 33) as u8
-        };
         let mut compared = 0;
-        for _ in 0..1000 {
-            let bytes: Vec<u8> = (0..256).map(|_| byte()).collect();
+        for bytes in crate::bytes::drawn(1000, 256) {
             compared += u32::from(read(&crate::nodes::tree(&bytes).0));
         }
         println!("{compared} compared");
