@@ -10,9 +10,8 @@ pub use self::check::CheckArgs;
 use crate::bench::args::BenchArgs;
 use crate::inspect::args::{self as inspect, DumpArgs, LintArgs, ReportArgs};
 use crate::plan::{self, args::PlanArgs};
-use crate::request::{self, KaslrSeed, Request};
+use crate::request::{self, KaslrSeed, Request, parse_kaslr_seed};
 use crate::schema::{self, SchemaArgs};
-use crate::sizes::parse_address;
 use crate::watch::args::{self as watch, WatchArgs};
 
 /// Boots and inspects an arm64 kernel that chooses its page size at boot.
@@ -135,21 +134,6 @@ pub struct BootArgs {
     /// Print one JSON object to standard output, and the console to standard error
     #[arg(long)]
     pub json: bool,
-}
-
-/// The value of `--kaslr-seed`.
-fn parse_kaslr_seed(text: &str) -> Result<KaslrSeed, String> {
-    match text {
-        "off" => Ok(KaslrSeed::Off),
-        "random" => Ok(KaslrSeed::Random),
-        number => match number.parse().ok().or_else(|| parse_address(number).ok()) {
-            Some(seed) => Ok(KaslrSeed::Number(seed)),
-            None => Err(
-                "expected off, random, or a number of 64 bits, decimal or hexadecimal with 0x"
-                    .into(),
-            ),
-        },
-    }
 }
 
 impl BootArgs {

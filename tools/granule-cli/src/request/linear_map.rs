@@ -1,4 +1,4 @@
-//! The way to make the linear map that a boot asks for, and the library's values for it.
+//! The linear map that a boot asks for: the way to make it, its protection, and the library's values for it.
 
 use clap::ValueEnum;
 use granule::linear::{self, Strategy};
@@ -28,6 +28,19 @@ pub enum Barriers {
     Entry,
     /// With each table.
     Table,
+}
+
+/// The changes to permissions that the kernel may make after boot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Rodata {
+    /// Nothing is protected.
+    Off,
+    /// The kernel image and its alias in the linear map; largest leaves.
+    Noalias,
+    /// Any page's permission may change later.
+    On,
+    /// The same as `on`.
+    Full,
 }
 
 impl LinearMap {
@@ -88,6 +101,18 @@ impl Barriers {
         match self {
             Self::Entry => "entry",
             Self::Table => "table",
+        }
+    }
+}
+
+impl Rodata {
+    /// The word on the command line.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Noalias => "noalias",
+            Self::On => "on",
+            Self::Full => "full",
         }
     }
 }

@@ -1,9 +1,10 @@
-//! The request for one boot: plain data, its options on the command line and their defaults, the words it puts into bootargs, and the
-//! combinations that are refused.
+//! The request for one boot: plain data, its options on the command line and their defaults, the
+//! words it puts into bootargs, and the combinations that are refused.
 //!
 //! Nothing here reads files or starts programs; the request alone decides everything.
 
 mod firmware;
+mod kaslr_seed;
 mod kexec;
 mod linear_map;
 
@@ -15,8 +16,10 @@ use clap::builder::TypedValueParser;
 use clap::{Args, ValueEnum, value_parser};
 
 pub use self::firmware::Firmware;
+pub use self::kaslr_seed::KaslrSeed;
+pub(crate) use self::kaslr_seed::parse_kaslr_seed;
 pub use self::kexec::Kexec;
-pub use self::linear_map::{Barriers, LinearMap};
+pub use self::linear_map::{Barriers, LinearMap, Rodata};
 use crate::sizes::{parse_address, parse_size, show_size};
 use crate::trace_area::TraceArea;
 
@@ -32,19 +35,6 @@ pub enum PageSize {
     /// 64 KiB.
     #[value(name = "64k")]
     K64,
-}
-
-/// The changes to permissions that the kernel may make after boot.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Rodata {
-    /// Nothing is protected.
-    Off,
-    /// The kernel image and its alias in the linear map; largest leaves.
-    Noalias,
-    /// Any page's permission may change later.
-    On,
-    /// The same as `on`.
-    Full,
 }
 
 impl PageSize {
@@ -68,39 +58,6 @@ impl PageSize {
     /// The size in bytes.
     pub fn bytes(self) -> u64 {
         self.value().bytes()
-    }
-}
-
-impl Rodata {
-    /// The word on the command line.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Off => "off",
-            Self::Noalias => "noalias",
-            Self::On => "on",
-            Self::Full => "full",
-        }
-    }
-}
-
-/// The seed by which the kernel randomises its addresses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KaslrSeed {
-    /// None: every boot has the same addresses.
-    Off,
-    /// A new one for each boot, from QEMU.
-    Random,
-    /// This one. 0 is not a seed.
-    Number(u64),
-}
-
-impl KaslrSeed {
-    /// The seed, if it is known before the boot.
-    pub const fn number(self) -> Option<u64> {
-        match self {
-            Self::Number(seed) => Some(seed),
-            Self::Off | Self::Random => None,
-        }
     }
 }
 
