@@ -87,7 +87,6 @@ impl Program<'_> {
 }
 
 impl Apt {
-    /// Creates the folders, if they do not exist, for packages of an architecture.
     pub(crate) fn new(folder: &Path, architecture: &str) -> Result<Self> {
         for part in ["lists/partial", "archives/partial", "none"] {
             files::folder(&folder.join(part))?;
@@ -123,7 +122,6 @@ impl Apt {
         bail!("{}", why.join("; "));
     }
 
-    /// Reads a suite's list of packages.
     pub(crate) fn list(&self, suite: &str) -> Result<String> {
         let release = format!("Release: {suite}");
         let words = ["indextargets", "Created-By: Packages", &release];
@@ -194,7 +192,6 @@ impl Apt {
     }
 }
 
-/// Lists the packages in a folder.
 fn packages(folder: &Path) -> Result<Vec<PathBuf>> {
     let all = fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
     let all = all.filter_map(|file| Some(file.ok()?.path()));

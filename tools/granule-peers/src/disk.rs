@@ -21,13 +21,13 @@ const MARK: &str = "from the disk:";
 
 /// The first process: reports its initramfs and command line, and powers off when its output is
 /// written.
-const SCRIPT: &str = "#!/bin/busybox sh
+pub(crate) const SCRIPT: &str = "#!/bin/busybox sh
 mount -t proc proc /proc
 echo \"from the disk: sha256=$(sha256sum < /payload) cmdline=$(cat /proc/cmdline)\"
 stty opost && poweroff -f
 ";
 
-const APPLETS: &str = "sh cat echo mount poweroff sha256sum stty";
+pub(crate) const APPLETS: &str = "sh cat echo mount poweroff sha256sum stty";
 
 /// Words that each boot loader must pass on unchanged.
 const WORDS: &str = "console=ttyAMA0 loglevel=1 panic=-1 granule.test=a=b,c;d PATH=/bin";

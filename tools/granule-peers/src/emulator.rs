@@ -113,7 +113,6 @@ fn find(folder: &Path, loaders: &mut Vec<PathBuf>, libraries: &mut Vec<PathBuf>)
     Ok(())
 }
 
-/// Reads the version that a QEMU reports.
 fn version(program: &Path) -> Result<String> {
     let output = run(Command::new(program).arg("--version"))?;
     let version = output.strip_prefix("QEMU emulator version ");
@@ -143,22 +142,16 @@ mod tests {
         }
         // A link to the machine's own loader is ignored.
         std::os::unix::fs::symlink("/lib64/ld-linux-y.so.2", root.join("ld-linux-y.so.2")).unwrap();
-        let root = root.display();
-        let text = starter(folder.path(), "usr/bin/a").unwrap();
-        assert!(
-            text.contains(&format!(
-                "exec '{root}/lib/a/ld-linux-x.so.2' '--library-path' '"
-            )),
-            "{text}"
-        );
-        assert!(text.contains(&format!("{root}/usr/lib/b'")));
-        assert!(
-            text.ends_with(&format!(" '{root}/usr/bin/a' \"$@\"\n")),
-            "{text}"
-        );
-        fs::create_dir_all(folder.path().join("usr/share/qemu")).unwrap();
-        let text = starter(folder.path(), "usr/bin/a").unwrap();
-        let end = format!(" '-L' '{root}/usr/share/qemu' \"$@\"\n");
+        let text = starter(root, "usr/bin/a").unwrap();
+        let path = root.display();
+        let start = format!("exec '{path}/lib/a/ld-linux-x.so.2' '--library-path' '");
+        assert!(text.contains(&start), "{text}");
+        assert!(text.contains(&format!("{path}/usr/lib/b'")));
+        let end = format!(" '{path}/usr/bin/a' \"$@\"\n");
+        assert!(text.ends_with(&end), "{text}");
+        files::folder(&root.join("usr/share/qemu")).unwrap();
+        let text = starter(root, "usr/bin/a").unwrap();
+        let end = format!(" '-L' '{path}/usr/share/qemu' \"$@\"\n");
         assert!(text.ends_with(&end), "{text}");
     }
 }

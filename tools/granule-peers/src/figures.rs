@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, ensure};
-use comfy_table::{CellAlignment, ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
 use granule_cli::bench::user::lines::{self, Measured};
 use granule_cli::sizes::show_size as size;
 use serde::Serialize;
+use xtask::drawn;
 
 use crate::machine::Kernel;
 
@@ -59,7 +59,6 @@ pub(crate) fn rows(measured: Measured, kernel: &Kernel, large: bool) -> Vec<Row>
     measured.ops.into_iter().filter_map(row).collect()
 }
 
-/// Lists distinct values in their order of occurrence.
 fn distinct<'a>(values: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut all = Vec::new();
     for value in values {
@@ -72,7 +71,7 @@ fn distinct<'a>(values: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
 
 /// Makes a table with a row for each kind of work, page size and use of larger pages, and a column
 /// for each kernel.
-pub(crate) fn table(all: &[Row], show: &dyn Fn(&Row) -> Option<String>) -> Table {
+pub(crate) fn table(all: &[Row], show: &dyn Fn(&Row) -> Option<String>) -> String {
     let kernels = distinct(all.iter().map(|row| row.kernel.as_str()));
     let ops = distinct(all.iter().map(|row| row.op.as_str()));
     let mut cells: BTreeMap<_, BTreeMap<&str, String>> = BTreeMap::new();
@@ -84,11 +83,7 @@ pub(crate) fn table(all: &[Row], show: &dyn Fn(&Row) -> Option<String>) -> Table
         }
     }
     let head = ["work", "page size", "large pages"];
-    let mut table = Table::new();
-    table
-        .load_style(UTF8_FULL_CONDENSED)
-        .set_content_arrangement(ContentArrangement::Disabled)
-        .set_header(head.iter().chain(&kernels));
+    let mut table = drawn::table(head.len(), &[&head[..], &kernels].concat());
     for ((at, page_size, large), row) in cells {
         let figure = |kernel: &&str| row.get(kernel).map_or("–".to_owned(), String::clone);
         let name = at.and_then(|at| ops.get(at)).copied().unwrap_or_default();
@@ -96,10 +91,7 @@ pub(crate) fn table(all: &[Row], show: &dyn Fn(&Row) -> Option<String>) -> Table
         let words = [name.to_owned(), size(page_size), large.to_owned()];
         table.add_row(words.into_iter().chain(kernels.iter().map(figure)));
     }
-    for column in table.column_iter_mut().skip(head.len()) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
+    table.to_string()
 }
 
 /// Checks that our kernel takes fewer instructions than every Linux with the same page size. A
@@ -130,7 +122,6 @@ pub(crate) fn checks(all: &[Row]) -> Vec<(String, Result<String>)> {
     checks
 }
 
-/// Compares one kind of work in the rows of one page size.
 fn fewer(op: &str, rows: &[&Row]) -> Result<String> {
     let figure = |kernel: &str| {
         let row = rows.iter().find(|row| row.kernel == kernel && row.op == op);
@@ -232,7 +223,7 @@ mod tests {
             figures("one", 4096, 12),
         ];
         let show = |row: &Row| Some(format!("{:.1}", row.instructions_per_page));
-        let text = table(&all.concat(), &show).to_string();
+        let text = table(&all.concat(), &show);
         assert_eq!(text.lines().filter(|line| line.contains("fork")).count(), 2);
         let fork = text.lines().find(|line| line.contains("fork")).unwrap();
         assert!(fork.contains("10.0") && fork.contains("12.0"), "{fork}");

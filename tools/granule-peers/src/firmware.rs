@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use anyhow::{Error, Result};
 use granule_cli::Firmware;
 use granule_cli::loader::Loader;
+use xtask::files;
 use xtask::firmware_matrix::{self, FETCHED, Qemu};
 use xtask::workspace::image_path;
-use xtask::{boot, files};
 
 use crate::peers::Peers;
 use crate::store::hash;
@@ -29,7 +29,6 @@ pub(crate) fn booted(peers: &Peers<'_>, is_all: bool) -> Result<()> {
             .position(|it| it.version == FETCHED)
             .unwrap_or_default(),
     )?;
-    let granule = boot::build_cli()?;
     let image = image_path();
     let sha256 = hash(&files::read(&image)?);
     peers.each(
@@ -37,7 +36,6 @@ pub(crate) fn booted(peers: &Peers<'_>, is_all: bool) -> Result<()> {
         |case| format!("granule boot {case}"),
         |case| {
             let wrong = case.wrong(&firmware_matrix::Files {
-                granule: &granule,
                 image: &image,
                 sha256: &sha256,
                 qemu: (case.qemu == Qemu::Fetched).then(|| qemu.clone()),

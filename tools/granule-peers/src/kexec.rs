@@ -23,7 +23,7 @@ const MARK: &str = "next kernel:";
 /// The first process: reports its machine and powers off. The page size is the kernel's value in
 /// the auxiliary vector (6, AT_PAGESZ). `stty` waits until the terminal's output is written;
 /// otherwise the output would be lost, because `poweroff` does not wait.
-const SCRIPT: &str = "#!/bin/busybox sh
+pub(crate) const SCRIPT: &str = "#!/bin/busybox sh
 mount -t proc proc /proc
 page=$(od -A n -v -t u8 -w16 /proc/self/auxv | awk '$1 == 6 { print $2 }')
 el=$(dmesg | sed -n 's/.*CPU.*started at EL\\([12]\\).*/\\1/p' | head -n 1)
@@ -32,7 +32,8 @@ linux=$(uname -v | sed 's/.*Debian \\([^-]*\\).*/\\1/') sha256=$(sha256sum < /pa
 stty opost && poweroff -f
 ";
 
-const APPLETS: &str = "sh uname awk cat dmesg echo grep head mount od poweroff sed sha256sum stty";
+pub(crate) const APPLETS: &str =
+    "sh uname awk cat dmesg echo grep head mount od poweroff sed sha256sum stty";
 
 /// The size of a file in the initramfs, whose hash the script reports: larger than every page size.
 const PAYLOAD: usize = 1 << 20;
@@ -184,7 +185,6 @@ pub(crate) fn left_for(peers: &Peers<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Makes the initramfs of the next kernel.
 fn archive(busybox: &[u8]) -> Initramfs {
     machine::archive(busybox, "/proc /bin", APPLETS)
         .file("/payload", &payload())
@@ -206,7 +206,6 @@ fn words(case: &Handover) -> String {
     )
 }
 
-/// Checks the line of the next kernel.
 fn line(console: &str, case: &Handover, next: &Kernel) -> Result<String> {
     let line = marked(console, MARK)?;
     let expected = format!(
@@ -286,13 +285,5 @@ mod tests {
             assert!(good.contains(part), "{part}");
             assert!(judge(&good.replace(part, other)).is_err(), "{part}");
         }
-    }
-
-    #[test]
-    fn every_applet_is_used_in_the_script() {
-        for applet in APPLETS.split(' ') {
-            assert!(SCRIPT.contains(applet), "{applet}");
-        }
-        assert!(SCRIPT.starts_with("#!/bin/busybox sh\n") && SCRIPT.contains(MARK));
     }
 }

@@ -33,7 +33,6 @@ pub(crate) const LINUX_WORDS: &str = "console=ttyAMA0 loglevel=1 panic=-1";
 /// The time limit of a guest; the longest takes about a minute on an idle machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(240);
 
-/// Makes the machine of most boots.
 pub(crate) fn request(memory: u64, cpus: u32) -> Request {
     Request {
         memory,
@@ -44,7 +43,6 @@ pub(crate) fn request(memory: u64, cpus: u32) -> Request {
     }
 }
 
-/// Lists our kernel with each page size.
 pub(crate) fn granules() -> [Kernel; 3] {
     PageSize::ALL.map(|page_size| Kernel {
         image: image_path(),
@@ -60,7 +58,6 @@ impl Kernel {
         self.name.rsplit(' ').next().unwrap_or_default()
     }
 
-    /// Formats the page size.
     pub(crate) fn size(&self) -> String {
         show_size(self.page_size.bytes())
     }
@@ -104,7 +101,6 @@ fn linux_ended_well(console: &str) -> Result<()> {
     Ok(())
 }
 
-/// Finds the last line with something on it.
 pub(crate) fn last_line(text: &str) -> Option<&str> {
     text.lines().rev().find(|line| !line.trim().is_empty())
 }
@@ -161,7 +157,6 @@ pub(crate) fn parse(finished: Finished) -> Result<(Value, Finished)> {
     Ok((report, finished))
 }
 
-/// Returns the items of a JSON array.
 pub(crate) fn items(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
@@ -185,14 +180,12 @@ impl Files {
         Ok(path)
     }
 
-    /// Makes a folder of its own.
     pub(crate) fn folder(&self, name: &str) -> Result<PathBuf> {
         let path = self.path().join(name);
         files::folder(&path)?;
         Ok(path)
     }
 
-    /// Makes a folder that is removed with its owner.
     pub(crate) fn new_folder(&self) -> Result<tempfile::TempDir> {
         let made = tempfile::tempdir_in(self.path());
         made.context("cannot make a folder for a boot's files")
@@ -218,5 +211,29 @@ mod tests {
             "Linux ended with: No working init found."
         );
         assert!(linux_ended_well("powered off").is_ok());
+    }
+
+    /// The scripts of first processes, with the programs in their initramfs.
+    #[test]
+    fn scripts_use_every_program_of_their_initramfs() {
+        use crate::{disk, inspect, kexec, watch};
+        let from_linux = kexec::from_linux::script(PageSize::K16);
+        assert!(from_linux.contains("arm64.pagesize=16k && kexec -e"));
+        let workload = str::from_utf8(watch::workload::SCRIPT).unwrap();
+        for (script, programs) in [
+            (disk::SCRIPT, disk::APPLETS),
+            (inspect::guest::SCRIPT, inspect::guest::APPLETS),
+            (kexec::SCRIPT, kexec::APPLETS),
+            (kexec::efi::SCRIPT, kexec::efi::APPLETS),
+            (&from_linux, kexec::from_linux::APPLETS),
+            (workload, watch::workload::APPLETS),
+        ] {
+            assert!(script.starts_with("#!/bin/busybox sh\n"), "{script}");
+            for program in programs.split_whitespace() {
+                // The shell has its own `test` and `true`.
+                let is_used = script.contains(program) || ["test", "true"].contains(&program);
+                assert!(is_used, "{program} in {script}");
+            }
+        }
     }
 }

@@ -84,7 +84,6 @@ pub(crate) struct Peers<'a> {
     /// The kernels, from the oldest to the newest.
     pub(crate) linuxes: Vec<Kernel>,
     pub(crate) busybox: Vec<u8>,
-    /// Files for the boots of this run.
     pub(crate) files: Files,
     /// The folder of fetched packages.
     pub(crate) folder: PathBuf,
@@ -138,7 +137,6 @@ impl<'a> Peers<'a> {
         })
     }
 
-    /// Adds a check.
     pub(crate) fn add(&self, name: impl AsRef<str>, result: Result<String>) {
         self.summary.add(name.as_ref(), result);
     }
@@ -178,7 +176,6 @@ impl<'a> Peers<'a> {
         self.store.path(self.package(wanted)?)
     }
 
-    /// Reads one file of a package.
     pub(crate) fn file(&self, wanted: &Wanted, is_it: impl Fn(&str) -> bool) -> Result<Vec<u8>> {
         deb::file(&self.path(wanted)?, is_it)
     }
@@ -203,7 +200,6 @@ impl<'a> Peers<'a> {
         unpacked.collect()
     }
 
-    /// Returns the path of the first kernel's package.
     pub(crate) fn first(&self) -> Result<PathBuf> {
         self.path(&LINUXES[0].from)
     }
@@ -232,7 +228,6 @@ fn is_busybox(path: &str) -> bool {
     matches!(path, "bin/busybox" | "usr/bin/busybox")
 }
 
-/// Returns the name of the module at a path.
 fn module(path: &str) -> Option<&str> {
     let file = path.rsplit('/').next()?;
     let file = file.strip_suffix(".xz").unwrap_or(file);
@@ -253,23 +248,5 @@ mod tests {
         assert_eq!(module("lib/modules/6/kernel/a/b_c.ko"), Some("b_c"));
         assert_eq!(module("lib/modules/6/kernel/a/b_c.ko.xz"), Some("b_c"));
         assert_eq!(module("lib/modules/6/modules.order"), None);
-    }
-
-    #[test]
-    fn every_page_size_that_debian_has_is_compared() {
-        for page_size in [PageSize::K4, PageSize::K16] {
-            let of_it = LINUXES.iter().filter(|linux| linux.page_size == page_size);
-            assert!(of_it.count() >= 2);
-        }
-    }
-
-    #[test]
-    fn each_package_is_fetched_once() {
-        let all = all();
-        // Five kernels, modules of two of them, trees of one, the shell, and three other systems.
-        assert_eq!(all.len(), 12);
-        for (at, wanted) in all.iter().enumerate() {
-            assert!(!all[..at].contains(wanted), "{wanted:?}");
-        }
     }
 }

@@ -1,7 +1,7 @@
 //! Debian's kernels in the page of `granule report`, beside ours: reads running machines.
 
 use anyhow::Result;
-use xtask::machine::Machine;
+use xtask::machine::{self, Machine};
 use xtask::workspace::run as run_command;
 
 use crate::machine::{LIMIT, archive};
@@ -35,14 +35,12 @@ fn page(peers: &Peers<'_>) -> Result<String> {
         }
         let name = format!("{} (Debian), {} pages", kernel.name, kernel.size());
         let folder = peers.files.path();
-        let mut guest = Machine::start(&format!("linux-{at}"), folder, LIMIT, |qemu| {
-            qemu.args(["-cpu", "max", "-seed", "1", "-m", MEMORY, "-append", WORDS]);
-            qemu.arg("-kernel").arg(&kernel.image);
-            qemu.arg("-initrd").arg(&initramfs);
-        })?;
-        while !guest.said().contains(READY) {
-            guest.wait()?;
-        }
+        let mut qemu = machine::virt();
+        qemu.args(["-cpu", "max", "-seed", "1", "-m", MEMORY, "-append", WORDS]);
+        qemu.arg("-kernel").arg(&kernel.image);
+        qemu.arg("-initrd").arg(&initramfs);
+        let mut guest = Machine::start(qemu, &format!("linux-{at}"), folder, LIMIT)?;
+        guest.until(READY)?;
         command.arg(guest.source());
         command.args(["--name", &name]);
         guests.push(guest);

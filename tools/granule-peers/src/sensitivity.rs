@@ -47,7 +47,6 @@ pub(crate) fn run(peers: &Peers<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Records a kernel.
 fn record(subject: &Subject<'_>, name: &str) -> Result<PathBuf> {
     let path = subject.folder.join(format!("{name}.gz"));
     let file = path.to_str().context("the folder's name is not UTF-8")?;

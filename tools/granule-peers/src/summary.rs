@@ -31,7 +31,6 @@ struct Found {
 }
 
 impl Summary {
-    /// Creates an empty summary.
     pub(crate) fn new(json: bool) -> Self {
         let found = Found {
             lists: LISTS
@@ -51,7 +50,6 @@ impl Summary {
         self.found.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Prints a line for people.
     pub(crate) fn print_line(&self, line: &str) {
         if self.json {
             eprintln!("{line}");
@@ -60,7 +58,6 @@ impl Summary {
         }
     }
 
-    /// Adds a list to the JSON object.
     pub(crate) fn keep(&self, name: &str, list: impl Serialize) -> Result<()> {
         let list = serde_json::to_value(list)?;
         self.found().lists.insert(name.to_owned(), list);

@@ -27,7 +27,6 @@ pub(crate) const END: &str = "together: ends";
 const MEMORY: u64 = 2 << 30;
 const TRACE: u64 = 1 << 30;
 
-/// Makes the initramfs.
 pub(crate) fn archive(busybox: &[u8]) -> Result<Initramfs> {
     Ok(shell::archive(busybox)
         .directory("/together")

@@ -26,12 +26,12 @@ pub(crate) enum Flow {
 /// An instruction that makes or completes an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Address {
-    /// `ADR Xd, target`
-    Whole { rd: u8, target: u64 },
-    /// `ADRP Xd, page`
-    Page { rd: u8, page: u64 },
-    /// `ADD Xd, Xn, #imm`
-    Add { rd: u8, rn: u8, imm: u64 },
+    /// `ADR Xd, target`: `d` and the target.
+    Whole(u8, u64),
+    /// `ADRP Xd, page`: `d` and the page's address.
+    Page(u8, u64),
+    /// `ADD Xd, Xn, #imm`: `d`, `n` and the number.
+    Add(u8, u8, u64),
 }
 
 fn bits(word: u32, high: u32, low: u32) -> u32 {
@@ -134,26 +134,14 @@ pub(crate) fn address(pc: u64, word: u32) -> Option<Address> {
     if word & 0x1f00_0000 == 0x1000_0000 {
         let field = bits(word, 23, 5) << 2 | bits(word, 30, 29);
         let signed = i64::from(field) << 43 >> 43;
-        return Some(if word >> 31 == 0 {
-            Address::Whole {
-                rd,
-                target: pc.wrapping_add_signed(signed),
-            }
-        } else {
-            Address::Page {
-                rd,
-                page: (pc & !0xfff).wrapping_add_signed(signed << 12),
-            }
+        return Some(match word >> 31 {
+            0 => Address::Whole(rd, pc.wrapping_add_signed(signed)),
+            _ => Address::Page(rd, (pc & !0xfff).wrapping_add_signed(signed << 12)),
         });
     }
     if word & 0xff80_0000 == 0x9100_0000 {
-        let shift = if bits(word, 22, 22) == 1 { 12 } else { 0 };
-        let imm = u64::from(bits(word, 21, 10)) << shift;
-        return Some(Address::Add {
-            rd,
-            rn: bits(word, 9, 5) as u8,
-            imm,
-        });
+        let imm = u64::from(bits(word, 21, 10)) << (12 * bits(word, 22, 22));
+        return Some(Address::Add(rd, bits(word, 9, 5) as u8, imm));
     }
     None
 }
@@ -294,7 +282,7 @@ mod tests {
     ];
 
     #[test]
-    fn forbidden_words_are_hazards() {
+    fn forbidden_words_are_hazards_and_plain_ones_are_not() {
         for &(word, text, expected) in FORBIDDEN {
             let found = hazard(word).unwrap_or("nothing");
             assert!(
@@ -302,10 +290,6 @@ mod tests {
                 "{text} ({word:08x}): {found}, not {expected}"
             );
         }
-    }
-
-    #[test]
-    fn plain_words_are_not() {
         for &(word, text) in ALLOWED {
             assert_eq!(hazard(word), None, "{text} ({word:08x})");
         }
@@ -375,52 +359,18 @@ mod tests {
     #[test]
     fn addresses() {
         let pc = 0x4_0010;
-        assert_eq!(
-            address(pc, 0x100091a1),
-            Some(Address::Whole {
-                rd: 1,
-                target: pc + 0x1234
-            })
-        );
-        assert_eq!(
-            address(pc, 0x10ffffe2),
-            Some(Address::Whole {
-                rd: 2,
-                target: pc - 4
-            })
-        );
-        // adrp x0, .+0x2000 ; adrp x3, .-0x1000
-        assert_eq!(
-            address(pc, 0xd0000000),
-            Some(Address::Page {
-                rd: 0,
-                page: 0x4_2000
-            })
-        );
-        assert_eq!(
-            address(pc, 0xf0ffffe3),
-            Some(Address::Page {
-                rd: 3,
-                page: 0x3_f000
-            })
-        );
-        assert_eq!(
-            address(pc, 0x91048c83),
-            Some(Address::Add {
-                rd: 3,
-                rn: 4,
-                imm: 0x123
-            })
-        );
-        assert_eq!(
-            address(pc, 0x91400483),
-            Some(Address::Add {
-                rd: 3,
-                rn: 4,
-                imm: 0x1000
-            })
-        );
-        assert_eq!(address(pc, 0xf9400020), None);
+        for (word, expected) in [
+            (0x100091a1, Some(Address::Whole(1, pc + 0x1234))),
+            (0x10ffffe2, Some(Address::Whole(2, pc - 4))),
+            // adrp x0, .+0x2000 ; adrp x3, .-0x1000
+            (0xd0000000, Some(Address::Page(0, 0x4_2000))),
+            (0xf0ffffe3, Some(Address::Page(3, 0x3_f000))),
+            (0x91048c83, Some(Address::Add(3, 4, 0x123))),
+            (0x91400483, Some(Address::Add(3, 4, 0x1000))),
+            (0xf9400020, None),
+        ] {
+            assert_eq!(address(pc, word), expected, "{word:08x}");
+        }
         // ldr x1, .+16 ; ldr w3, .-4 ; ldrsw x2, .+8 ; ldr x0, [x1]
         assert_eq!(literal(pc, 0x5800_0081), Some(pc + 16));
         assert_eq!(literal(pc, 0x18ff_ffe3), Some(pc - 4));
@@ -428,10 +378,6 @@ mod tests {
         assert_eq!(literal(pc, 0xf9400020), None);
         assert!(adds_registers_into(0x8b0b094a, 10));
         assert!(!adds_registers_into(0x8b0b094a, 11));
-    }
-
-    #[test]
-    fn vector_bases_and_wide_loads() {
         assert!(writes_vector_base(0xd518c000));
         assert!(writes_vector_base(0xd51cc007));
         assert!(!writes_vector_base(0xd53800a0));

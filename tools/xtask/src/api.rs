@@ -29,7 +29,6 @@ fn lists() -> Result<[(PathBuf, String); 2]> {
     ])
 }
 
-/// Rewrites the files.
 pub(crate) fn write() -> Result<()> {
     for (file, lines) in lists()? {
         files::write(&file, lines)?;

@@ -1,27 +1,47 @@
-//! Boots through the `granule` program and reads the JSON object that it prints.
+//! Boots the kernel as the `granule` program does, and reads the JSON object of the boot.
 //!
-//! The contract is that of `granule boot --json` (`granule schema boot`): one object on standard output, also
-//! on failure. `granule` ends a guest that hangs. Expectations about a boot belong to the callers.
+//! Expectations about a boot belong to the callers.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail, ensure};
+use clap::Parser;
+use granule_cli::Request;
+use granule_cli::args::{Cli, Command};
 use serde_json::Value;
 
-use crate::workspace::{build_executable, is_built, root, show, target_dir};
+use crate::workspace::{build_executable, is_built, target_dir};
 
 /// A boot with a known report.
 pub trait Expected {
     /// The arguments of `granule boot`.
     fn arguments(&self) -> Vec<String>;
 
-    /// The parts of a boot record that this case does not allow, one line each. `sha256` is the image's.
-    fn mismatches(&self, record: &Value, sha256: &str) -> Vec<String>;
+    /// The values that the record must have, by path.
+    fn values(&self) -> Vec<(String, Value)>;
+
+    /// Further faults of a record, one line each.
+    ///
+    /// # Errors
+    ///
+    /// If the record lacks a value that is judged.
+    fn faults(&self, record: &Value) -> Result<Vec<String>>;
+
+    /// All parts of a record that this case does not allow, one line each. `sha256` is the image's.
+    fn mismatches(&self, record: &Value, sha256: &str) -> Vec<String> {
+        let mut values = self.values();
+        values.push(("image.sha256".to_owned(), sha256.into()));
+        let differs = |(path, value): &(String, Value)| differs(record, path, value);
+        let mut wrong: Vec<String> = values.iter().filter_map(differs).collect();
+        match self.faults(record) {
+            Ok(faults) => wrong.extend(faults),
+            Err(error) => wrong.push(format!("{error:#}")),
+        }
+        wrong
+    }
 }
 
-/// Builds `granule` and returns its path. Boots run in parallel; with `cargo run` each would wait for the
-/// others' locks.
+/// Builds `granule` and returns its path.
 pub fn build_cli() -> Result<PathBuf> {
     if is_built() {
         return Ok(target_dir().join("debug").join("granule"));
@@ -30,83 +50,23 @@ pub fn build_cli() -> Result<PathBuf> {
     build_executable(&["--workspace", "--bin", "granule"])
 }
 
-/// One finished boot.
-#[derive(Debug)]
-pub struct Boot {
-    /// The exit code; `None` after a signal.
-    pub exit: Option<i32>,
-    /// The JSON object, or the reason for its absence.
-    pub record: Result<Value, String>,
-    /// The last line of the program's standard error.
-    pub last_line: String,
-}
-
-/// Runs `granule boot --json` with further arguments.
-pub fn boot(granule: &Path, image: &Path, arguments: &[String]) -> Result<Boot> {
-    let mut command = Command::new(granule);
-    command
-        .args(["boot", "--json", "--image"])
-        .arg(image)
-        .args(arguments)
-        .current_dir(root())
-        .stdin(Stdio::null());
-    let finished = command
-        .output()
-        .with_context(|| format!("cannot start `{}`", show(&command)))?;
-    let record = match serde_json::from_slice::<Value>(&finished.stdout) {
-        Ok(value) if value.is_object() => Ok(value),
-        Ok(_) => Err("standard output is not a JSON object".to_owned()),
-        Err(error) => Err(format!("standard output is not one JSON object: {error}")),
+/// Boots an image as `granule boot` does with these arguments, and returns the record (`granule schema boot`).
+///
+/// # Errors
+///
+/// If the boot did not end well: the line that `granule boot` ends with.
+pub fn boot(image: &Path, arguments: &[String]) -> Result<Value> {
+    let words = ["granule", "boot"].map(str::to_owned);
+    let typed = Cli::try_parse_from(words.iter().chain(arguments))?;
+    let Command::Boot(typed) = typed.command else {
+        bail!("{} is another command", arguments.join(" "));
     };
-    let stderr = String::from_utf8_lossy(&finished.stderr);
-    let last = stderr.lines().rev().find(|line| !line.trim().is_empty());
-    Ok(Boot {
-        exit: finished.status.code(),
-        record,
-        last_line: last.unwrap_or("").trim().to_owned(),
-    })
-}
-
-impl Boot {
-    /// The failure, if the boot was not `ok`: outcome, reason and last line.
-    pub fn failure(&self) -> Option<String> {
-        let record = match &self.record {
-            Ok(record) => record,
-            Err(error) => {
-                let exit = self
-                    .exit
-                    .map_or("no exit code".to_owned(), |c| format!("exit {c}"));
-                return Some(join(&[error, &exit, &self.last_line]));
-            }
-        };
-        let outcome = record
-            .get("outcome")
-            .and_then(Value::as_str)
-            .unwrap_or("no outcome");
-        if outcome == "ok" && self.exit == Some(0) {
-            return None;
-        }
-        let reason = record.get("reason").and_then(Value::as_str).unwrap_or("");
-        let exit = match self.exit {
-            Some(code) => format!("exit {code}"),
-            None => "ended by a signal".to_owned(),
-        };
-        let last = if self.last_line.contains(reason) {
-            ""
-        } else {
-            reason
-        };
-        Some(join(&[outcome, last, &self.last_line, &exit]))
-    }
-}
-
-fn join(parts: &[&str]) -> String {
-    parts
-        .iter()
-        .filter(|p| !p.is_empty())
-        .copied()
-        .collect::<Vec<_>>()
-        .join(", ")
+    let booted = granule_cli::boot::run(&Request {
+        image: Some(image.to_owned()),
+        ..typed.request()
+    });
+    ensure!(booted.is_ok(), "{}", booted.last_line());
+    Ok(booted.json())
 }
 
 /// A value by its path (`linear_map.tables`, `boots.1.cpus`).
@@ -119,6 +79,13 @@ pub fn at<'a>(record: &'a Value, path: &str) -> Result<&'a Value> {
         .try_fold(record, step)
         .filter(|value| !value.is_null())
         .with_context(|| format!("the boot record has no {path}"))
+}
+
+/// Expected values, with paths that may be made of parts.
+pub fn owned<P: ToString>(values: impl IntoIterator<Item = (P, Value)>) -> Vec<(String, Value)> {
+    let each = values.into_iter();
+    each.map(|(path, value)| (path.to_string(), value))
+        .collect()
 }
 
 /// An integer by its path.
@@ -144,41 +111,71 @@ pub fn differs(record: &Value, path: &str, expected: &Value) -> Option<String> {
     }
 }
 
+/// Checks that a report has these values, by path.
+///
+/// # Errors
+///
+/// The first that differs.
+pub fn require<'a>(
+    report: &Value,
+    values: impl IntoIterator<Item = (&'a str, Value)>,
+) -> Result<()> {
+    let mut values = values.into_iter();
+    let wrong = values.find_map(|(path, value)| differs(report, path, &value));
+    wrong.map_or(Ok(()), |line| Err(anyhow::Error::msg(line)))
+}
+
+/// For tests of what a report must be: the leaves of a JSON value, by pointer, that may as well be missing because
+/// `is_right` does not notice.
+pub fn unjudged(report: &Value, is_right: impl Fn(&Value) -> bool) -> Vec<String> {
+    fn leaves(value: &Value, at: String, all: &mut Vec<String>) {
+        match value {
+            Value::Object(map) if !map.is_empty() => {
+                let each = map.iter();
+                each.for_each(|(key, value)| leaves(value, format!("{at}/{key}"), all));
+            }
+            Value::Array(list) if !list.is_empty() => {
+                let each = list.iter().enumerate();
+                each.for_each(|(key, value)| leaves(value, format!("{at}/{key}"), all));
+            }
+            _ => all.push(at),
+        }
+    }
+    let mut all = Vec::new();
+    leaves(report, String::new(), &mut all);
+    all.retain(|pointer| is_right(&changed(report, pointer, Value::Null)));
+    // Whether objects keep the order of their keys depends on features of `serde_json`.
+    all.sort();
+    all
+}
+
+/// For tests: a JSON value with another value at a pointer, or the same if nothing is there.
+pub fn changed(report: &Value, pointer: &str, value: Value) -> Value {
+    let mut changed = report.clone();
+    if let Some(place) = changed.pointer_mut(pointer) {
+        *place = value;
+    }
+    changed
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
 
-    fn boot(exit: Option<i32>, record: Result<Value, String>) -> Boot {
-        Boot {
-            exit,
-            record,
-            last_line: "last line".to_owned(),
-        }
-    }
-
     #[test]
-    fn only_ok_with_exit_zero_is_no_failure() {
-        let ok = || Ok(json!({"outcome": "ok"}));
-        assert_eq!(boot(Some(0), ok()).failure(), None);
-        assert!(boot(Some(1), ok()).failure().unwrap().contains("exit 1"));
-        assert!(boot(None, ok()).failure().unwrap().contains("signal"));
-        let panic = Ok(json!({"outcome": "panic", "reason": "why"}));
-        assert_eq!(
-            boot(Some(1), panic).failure().unwrap(),
-            "panic, why, last line, exit 1"
-        );
+    fn a_boot_without_an_image_is_an_error_of_one_line() {
+        let boot = |words: &[&str]| {
+            let words: Vec<_> = words.iter().map(|word| (*word).to_owned()).collect();
+            boot(Path::new("/no/such/image"), &words)
+                .unwrap_err()
+                .to_string()
+        };
+        assert!(boot(&["--page-size=8k"]).contains("--page-size"));
+        let line = boot(&["--page-size=4k"]);
         assert!(
-            boot(Some(0), Ok(json!({})))
-                .failure()
-                .unwrap()
-                .contains("no outcome")
-        );
-        assert!(
-            boot(Some(0), Err("no JSON".into()))
-                .failure()
-                .unwrap()
-                .contains("no JSON")
+            line.contains("/no/such/image") && !line.contains('\n'),
+            "{line}"
         );
     }
 
@@ -189,27 +186,22 @@ mod tests {
         });
         assert_eq!(number(&record, "linear_map.tables").unwrap(), 3);
         assert_eq!(number(&record, "boots.1.cpus").unwrap(), 2);
-        let missing = ["boots.2.cpus", "boots.x", "boots.0.cpus"];
-        let missing =
-            missing
-                .into_iter()
-                .chain(["linear_map.tlbi", "linear_map.dsb", "a.b", "levels"]);
-        for path in missing {
-            assert!(
-                number(&record, path)
-                    .unwrap_err()
-                    .to_string()
-                    .contains(path)
-            );
+        for path in
+            "boots.2.cpus boots.x boots.0.cpus linear_map.tlbi linear_map.dsb a.b levels".split(' ')
+        {
+            let error = number(&record, path).unwrap_err().to_string();
+            assert!(error.contains(path), "{error}");
         }
+        assert_eq!(differs(&record, "levels", &json!("x")), None);
+        let wrong = differs(&record, "linear_map.tables", &json!("3")).unwrap();
+        assert_eq!(wrong, "linear_map.tables is 3, expected \"3\"");
+        assert!(differs(&record, "a.c", &json!(3)).unwrap().contains("a.c"));
     }
 
     #[test]
-    fn a_difference_is_reported_with_the_expected_value() {
-        let record = json!({"a": {"b": 3}});
-        assert_eq!(differs(&record, "a.b", &json!(3)), None);
-        let wrong = differs(&record, "a.b", &json!("3")).unwrap();
-        assert_eq!(wrong, "a.b is 3, expected \"3\"");
-        assert!(differs(&record, "a.c", &json!(3)).unwrap().contains("a.c"));
+    fn leaves_that_nobody_looks_at_are_listed() {
+        let report = json!({"a": {"b": 1, "c": [2, 3]}, "d": [], "e": {}});
+        let found = unjudged(&report, |it| it["a"]["c"][1] == 3 && it["d"].is_array());
+        assert_eq!(found, ["/a/b", "/a/c/0", "/e"]);
     }
 }

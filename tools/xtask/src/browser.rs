@@ -16,7 +16,6 @@ const PACKAGES: [&str; 2] = ["chromium-headless-shell", "fonts-dejavu-core"];
 /// A page that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(240);
 
-/// The browser.
 pub(crate) struct Browser(PathBuf);
 
 /// The colour scheme of a page.
@@ -86,7 +85,6 @@ impl Browser {
         self.run(scheme, page, &[size, "--dump-dom".to_owned()])
     }
 
-    /// A picture of the page.
     pub(crate) fn picture(
         &self,
         scheme: Scheme,

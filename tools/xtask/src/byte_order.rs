@@ -15,7 +15,6 @@ const ENTRIES: [&str; 2] = ["_start", "secondary_entry"];
 /// Code that is not followed, and why: it only reports why the CPU stops.
 const EXCUSED: [&str; 1] = ["park_with"];
 
-/// The findings, one line each.
 pub(crate) fn check(program: &Program) -> Vec<String> {
     ENTRIES
         .iter()

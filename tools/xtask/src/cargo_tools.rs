@@ -19,7 +19,6 @@ fn pinned() -> impl Iterator<Item = (&'static str, &'static str)> {
     lines.filter_map(|line| line.split_ascii_whitespace().next()?.split_once("=="))
 }
 
-/// The folder of these versions.
 fn folder() -> PathBuf {
     let hash = Sha256::digest(PINNED);
     let name: String = hash[..6].iter().map(|byte| format!("{byte:02x}")).collect();

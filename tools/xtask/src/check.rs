@@ -36,10 +36,7 @@ pub(crate) fn unit() -> Result<Selection> {
     };
     let filter = format!("{} & not kind(test) & (package(=xtask){wanted})", on_host());
     println!("{filter}");
-    Ok(Selection {
-        filter,
-        ..Selection::default()
-    })
+    Ok(filter.into())
 }
 
 pub(crate) fn model() -> Result<Selection> {

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use crate::results::{Failure, Results, cpu_of_children};
 use crate::steps::{ALL, CHECK, STEPS, Step, TEST};
 use xtask::deadline;
 use xtask::graph::{self, Job};
-use xtask::workspace::{capture, root};
+use xtask::workspace::{commit, cpu_name, git, root};
 
 /// A step without a record takes so long.
 const UNKNOWN: Duration = Duration::from_secs(60);
@@ -398,33 +398,17 @@ fn command(set: u8) -> &'static str {
     }
 }
 
-/// The commit, marked if the work tree differs from it, and the number of commits up to it.
+/// The commit, and the number of commits up to it.
 fn revision() -> Result<(String, u64)> {
-    let git = |arguments: &[&str]| {
-        let mut command = Command::new("git");
-        command.args(arguments).current_dir(root());
-        capture(command)
-    };
-    let mut commit = git(&["rev-parse", "--short=12", "HEAD"])?.trim().to_owned();
-    if !git(&["status", "--porcelain"])?.is_empty() {
-        commit += " with changes";
-    }
-    let count = git(&["rev-list", "--count", "HEAD"])?;
+    let count = git(&root(), &["rev-list", "--count", "HEAD"])?;
     let count = count.trim().parse().context("git counted no commits")?;
-    Ok((commit, count))
+    Ok((commit(|_| true)?, count))
 }
 
 /// The cores and the CPU's name.
 fn machine() -> String {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let text = fs::read_to_string(Path::new("/proc/cpuinfo")).unwrap_or_default();
-    let name = text
-        .lines()
-        .find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    format!(
-        "{cores} cores, {}",
-        name.map_or("unknown CPU", |(_, name)| name)
-    )
+    format!("{cores} cores, {}", cpu_name())
 }
 
 #[cfg(test)]
@@ -452,25 +436,16 @@ mod tests {
     #[test]
     fn the_summary_has_each_step() {
         let record = Record {
-            commit: "c".into(),
-            command: "make test".into(),
-            machine: machine(),
-            part: None,
-            seconds: 3.0,
-            passed: 1,
-            failed: Vec::new(),
-            flaky: Vec::new(),
             steps: vec![StepRecord {
                 name: "fmt".into(),
                 seconds: 2.0,
                 results: Results::of("fmt", false, Ok(())),
             }],
+            ..Record::default()
         };
         let text = table(&record);
-        assert!(
-            text.contains("fmt                    1       0      2.0      0.0"),
-            "{text}"
-        );
+        let row = "fmt                    1       0      2.0      0.0";
+        assert!(text.contains(row), "{text}");
     }
 
     #[test]
@@ -480,21 +455,18 @@ mod tests {
             live,
             why: "x".into(),
         };
-        let failed = vec![
-            failure("once", true),
-            failure("twice more", true),
-            failure("exact", false),
-        ];
-        let record = |name: &str, failed| StepRecord {
+        let failed = [("once", true), ("twice more", true), ("exact", false)];
+        let failed = failed.map(|(name, live)| failure(name, live));
+        let record = |name: &str, failed: &[Failure]| StepRecord {
             name: name.into(),
-            seconds: 1.0,
             results: Results {
-                failed,
+                failed: failed.to_vec(),
                 ..Results::default()
             },
+            ..StepRecord::default()
         };
         let times = std::cell::Cell::new(0);
-        let (flaky, failed) = repeat(&[record("host-tests", failed)], |step, names| {
+        let (flaky, failed) = repeat(&[record("host-tests", &failed)], |step, names| {
             assert_eq!((step.name, names.len()), ("host-tests", 2));
             times.set(times.get() + 1);
             let mut results = Results::default();
@@ -511,7 +483,7 @@ mod tests {
         // A step that fails as a whole decides nothing in a test's favour.
         let whole =
             |step: &Step, _: &[String]| Results::of(step.name, true, Err(anyhow::anyhow!("x")));
-        let (flaky, failed) = repeat(&[record("peers", vec![failure("a", true)])], whole);
+        let (flaky, failed) = repeat(&[record("peers", &[failure("a", true)])], whole);
         assert!(flaky.is_empty() && failed.len() == 1);
     }
 }

@@ -17,7 +17,13 @@ pub struct Finished {
 }
 
 /// Runs a command, killing it (and only it) at the deadline.
-pub fn run_for(mut command: Command, limit: Duration) -> Result<Finished> {
+pub fn run_for(command: Command, limit: Duration) -> Result<Finished> {
+    let start = Instant::now();
+    run_until(command, |_| start.elapsed() > limit)
+}
+
+/// Runs a command, killing it (and only it) once it `is_over`.
+pub fn run_until(mut command: Command, is_over: impl FnMut(&Child) -> bool) -> Result<Finished> {
     let text = show(&command);
     let mut child = command
         .stdin(Stdio::null())
@@ -27,7 +33,7 @@ pub fn run_for(mut command: Command, limit: Duration) -> Result<Finished> {
         .with_context(|| format!("cannot start `{text}`"))?;
     let out = drain(child.stdout.take());
     let err = drain(child.stderr.take());
-    let status = wait(&mut child, limit)?;
+    let status = wait_until(&mut child, is_over)?;
     let text_of = |thread: std::thread::JoinHandle<Vec<u8>>| {
         String::from_utf8_lossy(&thread.join().unwrap_or_default()).into_owned()
     };
@@ -42,11 +48,18 @@ pub fn run_for(mut command: Command, limit: Duration) -> Result<Finished> {
 /// returns `None`.
 pub fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
     let start = Instant::now();
+    wait_until(child, |_| start.elapsed() > limit)
+}
+
+fn wait_until(
+    child: &mut Child,
+    mut is_over: impl FnMut(&Child) -> bool,
+) -> Result<Option<ExitStatus>> {
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
         }
-        if start.elapsed() > limit {
+        if is_over(child) {
             child.kill()?;
             child.wait()?;
             return Ok(None);

@@ -17,7 +17,6 @@ use xtask::workspace::{cargo, run, target_dir};
 /// Seconds in which a person may choose another line of the menu.
 const SECONDS: u32 = 3;
 
-/// The options of the command.
 #[derive(Debug, Args)]
 pub(crate) struct DiskOptions {
     /// The disk's file; default: target/granule/disk.img
@@ -25,7 +24,6 @@ pub(crate) struct DiskOptions {
     output: Option<PathBuf>,
 }
 
-/// Builds everything and writes the disk.
 pub(crate) fn make(options: &DiskOptions) -> Result<()> {
     image::image(None)?;
     user::build()?;
@@ -74,25 +72,4 @@ fn entries() -> Vec<Entry> {
         bootargs: String::new(),
     };
     [first].into_iter().chain(chosen).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_menu_has_the_kernel_s_choice_first_and_each_page_size() {
-        let entries = entries();
-        assert_eq!(entries[0].bootargs, "");
-        let words: Vec<_> = entries[1..].iter().map(|it| it.bootargs.as_str()).collect();
-        assert_eq!(
-            words,
-            [
-                "arm64.pagesize=4k",
-                "arm64.pagesize=16k",
-                "arm64.pagesize=64k"
-            ]
-        );
-        assert_eq!(entries[3].title, "Granule, 64K pages");
-    }
 }

@@ -3,7 +3,7 @@
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
 
 /// A table without rows. All but the first columns have numbers, which stand on the right.
-pub(crate) fn table(words: usize, head: &[&str]) -> Table {
+pub fn table(words: usize, head: &[&str]) -> Table {
     let mut table = Table::new();
     table
         .load_style(UTF8_FULL_CONDENSED)

@@ -141,7 +141,6 @@ impl Program {
             .any(|range| range.start < end && address < range.end)
     }
 
-    /// Whether there are relocated words at all.
     pub(crate) fn has_relocated(&self) -> bool {
         !self.relocated.is_empty()
     }
@@ -200,7 +199,6 @@ impl Program {
         marks.last().is_some_and(|(_, data)| *data)
     }
 
-    /// The instruction word at an address.
     pub(crate) fn word(&self, address: u64) -> Option<u32> {
         let code = self.section(address)?;
         let offset = address - code.start;
@@ -231,7 +229,6 @@ impl Program {
             || self.bounds.iter().any(|(a, n)| *a == address && n == name)
     }
 
-    /// The symbol of that name.
     pub(crate) fn named(&self, name: &str) -> Option<&Symbol> {
         self.symbols.iter().find(|s| s.is(name))
     }

@@ -10,7 +10,6 @@ use crate::a64;
 use crate::elf::Program;
 use granule_kcore::trace::entry_code::{Routine, Step};
 
-/// The differences, one line each.
 pub(crate) fn check(program: &Program, routines: &[Routine]) -> Vec<String> {
     routines
         .iter()

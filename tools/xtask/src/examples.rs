@@ -5,10 +5,10 @@
 //! a fault has. Nothing here measures time, except to end a guest that hangs.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
+use crate::boots;
 use crate::guest;
 use crate::packages::LIBRARY;
 use crate::text;
@@ -32,26 +32,28 @@ struct Boot {
 
 /// Compiles the library's examples for the host; formats, lints, builds and boots those that boot.
 pub(crate) fn check() -> Result<()> {
-    let mut own = cargo(&["build", "--examples", "--all-features"]);
-    own.args(["-p", LIBRARY]);
-    run(own)?;
-    let manifest = root().join("examples/Cargo.toml");
-    let manifest = manifest.to_string_lossy();
-    let mut format = cargo(&["fmt", "--all", "--check"]);
-    format.args(["--manifest-path", &manifest]);
-    run(format)?;
+    run(cargo(&[
+        "build",
+        "--examples",
+        "--all-features",
+        "-p",
+        LIBRARY,
+    ]))?;
     let target = target_dir().join("examples");
-    let target = target.to_string_lossy();
-    let place = ["--release", "--workspace", "--target", KERNEL_TARGET];
-    let place = place
-        .into_iter()
-        .chain(["--manifest-path", &manifest, "--target-dir", &target]);
-    let mut clippy = cargo(&["clippy"]);
-    clippy.args(place.clone()).args(["--", "-D", "warnings"]);
-    run(clippy)?;
-    let mut build = cargo(&["build"]);
-    build.args(place);
-    run(build)?;
+    let in_examples = |before: &[&str], is_built: bool, after: &[&str]| {
+        let mut command = cargo(before);
+        command.arg("--manifest-path");
+        command.arg(root().join("examples/Cargo.toml"));
+        if is_built {
+            command.args(["--release", "--workspace", "--target", KERNEL_TARGET]);
+            command.arg("--target-dir").arg(&target);
+        }
+        command.args(after);
+        run(command)
+    };
+    in_examples(&["fmt", "--all", "--check"], false, &[])?;
+    in_examples(&["clippy"], true, &["--", "-D", "warnings"])?;
+    in_examples(&["build"], true, &[])?;
     text::check()?;
     let boots: Vec<Boot> = bare_metal()
         .chain(firmware())
@@ -59,42 +61,23 @@ pub(crate) fn check() -> Result<()> {
         .chain(hw_checks())
         .chain([with_aarch64_paging()])
         .collect();
-    ensure!(!boots.is_empty(), "there is no example to boot");
-    let mut failed = 0;
-    for boot in &boots {
-        let name = format!("{} ({})", boot.program, boot.options.join(" "));
-        match console(boot) {
-            Ok(console) if console == boot.expected => println!("ok: {name}"),
-            Ok(console) => {
-                failed += 1;
-                println!(
-                    "FAILED: {name}: the console is\n{console}expected\n{}",
+    boots::all(
+        "examples",
+        &boots,
+        |boot| format!("{} ({})", boot.program, boot.options.join(" ")),
+        |boot| {
+            let program = target.join(KERNEL_TARGET).join("release");
+            let program = program.join(boot.program);
+            match guest::console(&program, &boot.options, guest::LIMIT) {
+                Ok(console) if console == boot.expected => None,
+                Ok(console) => Some(format!(
+                    "the console is\n{console}expected\n{}",
                     boot.expected
-                );
+                )),
+                Err(error) => Some(format!("{error:#}")),
             }
-            Err(error) => {
-                failed += 1;
-                println!("FAILED: {name}: {error:#}");
-            }
-        }
-    }
-    println!("examples: {} boots run, {failed} failed", boots.len());
-    ensure!(failed == 0, "{failed} of {} boots failed", boots.len());
-    Ok(())
-}
-
-/// The built program.
-fn program(name: &str) -> PathBuf {
-    target_dir()
-        .join("examples")
-        .join(KERNEL_TARGET)
-        .join("release")
-        .join(name)
-}
-
-/// The console of an example.
-fn console(example: &Boot) -> Result<String> {
-    guest::console(&program(example.program), &example.options, guest::LIMIT)
+        },
+    )
 }
 
 /// The line with the counts.

@@ -50,7 +50,7 @@ pub(crate) fn fuzz(options: &FuzzOptions) -> Result<()> {
     let nightly = tools::nightly()?;
     let host = host(&nightly)?;
     let folder = target_dir().join("granule").join("fuzz");
-    let mut build = on(&nightly, &["cargo", "build", "--release", "--locked"]);
+    let mut build = tools::on(&nightly, &["cargo", "build", "--release", "--locked"]);
     build
         .args(["--target", &host, "--manifest-path"])
         .arg(root().join("tools/granule-fuzz/fuzz/Cargo.toml"))
@@ -85,7 +85,6 @@ pub(crate) fn fuzz(options: &FuzzOptions) -> Result<()> {
     Ok(())
 }
 
-/// Selects the targets of these names, or all.
 fn chosen(names: &[String]) -> Result<Vec<Target>> {
     let all = targets()?;
     let is_any = |name: &&String| !all.iter().any(|target| target.name == **name);
@@ -159,22 +158,9 @@ fn guided(printed: &str) -> Result<String> {
     ))
 }
 
-/// A command of a toolchain, with the toolchain's own compiler.
-fn on(toolchain: &str, words: &[&str]) -> Command {
-    let mut command = Command::new("rustup");
-    command
-        .args(["run", toolchain])
-        .args(words)
-        .current_dir(root())
-        .stdin(Stdio::null())
-        .env_remove("CARGO")
-        .env_remove("RUSTC");
-    command
-}
-
 /// The toolchain's default target; a sanitizer needs it spelled out.
 fn host(toolchain: &str) -> Result<String> {
-    let printed = capture(on(toolchain, &["rustc", "-vV"]))?;
+    let printed = capture(tools::on(toolchain, &["rustc", "-vV"]))?;
     let host = printed.lines().find_map(|line| line.strip_prefix("host: "));
     host.map(str::to_owned)
         .with_context(|| format!("`rustc -vV` of {toolchain} names no host"))

@@ -13,7 +13,6 @@ pub fn parallel() -> usize {
     given.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
 }
 
-/// A job.
 #[derive(Clone, Debug, Default)]
 pub struct Job {
     /// The jobs that must have ended well before it, by their places.
@@ -26,7 +25,6 @@ pub struct Job {
     pub expected: Duration,
 }
 
-/// The result of a job.
 #[derive(Debug)]
 pub struct Done<T> {
     pub job: usize,
@@ -191,6 +189,14 @@ pub fn all<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync, mut each: im
     );
 }
 
+/// The results of `count` jobs that need no other, in order of their numbers.
+pub fn map<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let mut ended = Vec::new();
+    all(count, work, |done| ended.push(done));
+    ended.sort_by_key(|done| done.job);
+    ended.into_iter().map(|done| done.result).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -228,7 +234,8 @@ mod tests {
         assert_eq!(ran(&jobs, &[1]), (vec![1, 0], vec![2, 3]));
         let circle = [job(&[1], 1), job(&[0], 1), job(&[], 1)];
         assert_eq!(ran(&circle, &[]), (vec![2], vec![0, 1]));
-        all(0, |_| (), |_| ());
+        assert!(map(0, |at| at).is_empty());
+        assert!(map(9, |at| at).into_iter().eq(0..9));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use crate::results::{Failure, Results};
+use xtask::files;
 use xtask::workspace::root;
 
 /// The parts of what changes with Debian and not with a commit: each run has one of them.
@@ -27,7 +28,7 @@ const GROWN: f64 = 1.2;
 const LEAST_SHARE: f64 = 0.01;
 
 /// A step of a run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct StepRecord {
     pub(crate) name: String,
     pub(crate) seconds: f64,
@@ -44,7 +45,7 @@ pub(crate) struct Flaky {
 }
 
 /// A whole run.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Record {
     pub(crate) commit: String,
     pub(crate) command: String,
@@ -87,7 +88,6 @@ enum Line {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct History(Vec<Line>);
 
-/// The file.
 pub(crate) fn file() -> PathBuf {
     root().join("docs").join("results").join("ci.jsonl")
 }
@@ -141,15 +141,10 @@ impl History {
     /// The steps whose share of this run is a fifth more than the median of the records, a line each.
     pub(crate) fn grown(&self, run: &Record) -> Vec<String> {
         // Of runs with the same steps.
-        let like = |old: &&Record| {
-            let names = |of: &Record| {
-                of.steps
-                    .iter()
-                    .map(|it| it.name.clone())
-                    .collect::<Vec<_>>()
-            };
-            old.command == run.command && names(old) == names(run)
+        let names = |of: &Record| -> Vec<String> {
+            of.steps.iter().map(|step| step.name.clone()).collect()
         };
+        let like = |old: &&Record| old.command == run.command && names(old) == names(run);
         let old: Vec<_> = self.runs().filter(like).collect();
         let steps = run.steps.iter().filter_map(|step| {
             let now = run.share(&step.name)?;
@@ -215,9 +210,7 @@ fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
 
 /// Adds the summary of a run, which `from` holds, to the records.
 pub(crate) fn record(from: &Path) -> Result<()> {
-    let text =
-        fs::read_to_string(from).with_context(|| format!("cannot read {}", from.display()))?;
-    let record: Record = serde_json::from_str(&text)
+    let record: Record = serde_json::from_str(&files::text(from)?)
         .with_context(|| format!("{} is not a summary of a run", from.display()))?;
     let to = file();
     let history = History::read(&to)?;
@@ -232,9 +225,7 @@ pub(crate) fn record(from: &Path) -> Result<()> {
     }
     lines.push_str(&serde_json::to_string(&record)?);
     lines.push('\n');
-    let folder = to.parent().context("the records need a folder")?;
-    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    fs::write(&to, lines).with_context(|| format!("cannot write {}", to.display()))?;
+    files::replace(&to, |to| files::write(to, lines))?;
     println!("{}: {} runs", to.display(), history.runs().count() + 1);
     Ok(())
 }
@@ -252,22 +243,15 @@ mod tests {
                 ..Results::default()
             },
         };
+        let flaky = flaky.iter().map(|name| Flaky {
+            name: (*name).to_owned(),
+            failed: 1,
+        });
         Record {
-            commit: "c".into(),
-            command: "m".into(),
-            machine: "2 cores".into(),
             part: Some(part),
-            seconds: 1.0,
-            passed: 1,
-            failed: Vec::new(),
-            flaky: flaky
-                .iter()
-                .map(|name| Flaky {
-                    name: (*name).to_owned(),
-                    failed: 1,
-                })
-                .collect(),
+            flaky: flaky.collect(),
             steps: cpu.iter().map(step).collect(),
+            ..Record::default()
         }
     }
 

@@ -109,7 +109,6 @@ fn broadcast() -> BTreeSet<u16> {
     numbers.collect()
 }
 
-/// The differences, one line each.
 pub(crate) fn check(bytes: &[u8], program: &Program) -> Result<Vec<String>> {
     let elf = object::File::parse(bytes)?;
     let section = |id: SectionId| -> Result<_> {

@@ -122,7 +122,6 @@ impl Build {
     }
 }
 
-/// The image for all page sizes, or for one.
 pub(crate) fn image(fixed: Option<Fixed>) -> Result<Image> {
     Build::For(fixed).image()
 }

@@ -4,6 +4,7 @@
 
 pub mod boot;
 pub mod deadline;
+pub mod drawn;
 pub mod files;
 pub mod firmware_matrix;
 pub mod graph;

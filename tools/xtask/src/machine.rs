@@ -11,6 +11,8 @@ use granule_cli::boot::clock::{ProcessClock, TICK};
 use granule_inspect::source::Endpoint;
 use granule_inspect::source::qmp::Qmp;
 
+use crate::workspace::show;
+
 /// A QEMU, which ends with this value.
 #[derive(Debug)]
 pub struct Machine {
@@ -32,30 +34,32 @@ impl Drop for Machine {
     }
 }
 
+/// A call of QEMU with two CPUs, without anything that it has by default. It stays once the guest has ended.
+#[must_use]
+pub fn virt() -> Command {
+    let mut qemu = Command::new("qemu-system-aarch64");
+    qemu.args("-no-user-config -nodefaults -no-shutdown".split(' '));
+    qemu.args("-machine virt,gic-version=3,acpi=off -smp 2".split(' '));
+    qemu
+}
+
 impl Machine {
-    /// Starts QEMU with two CPUs and these arguments. Its sockets and its console are files of `folder`,
-    /// whose names begin with `name`. It may take the time `limit`, by its own clock.
+    /// Starts QEMU. Its sockets and its console, which is the last serial line, are files of `folder`, whose names
+    /// begin with `name`. It may take the time `limit`, by its own clock.
     ///
     /// # Errors
     ///
     /// If QEMU cannot be started.
-    pub fn start(
-        name: &str,
-        folder: &Path,
-        limit: Duration,
-        arguments: impl FnOnce(&mut Command),
-    ) -> Result<Self> {
+    pub fn start(mut qemu: Command, name: &str, folder: &Path, limit: Duration) -> Result<Self> {
         let [ours, theirs, console] =
             ["ours", "theirs", "console"].map(|end| folder.join(format!("{name}.{end}")));
         let socket = |path: &Path| format!("unix:{},server=on,wait=off", path.display());
-        let mut qemu = Command::new("qemu-system-aarch64");
-        qemu.args("-no-user-config -nodefaults -display none -no-reboot -no-shutdown".split(' '));
-        qemu.args("-machine virt,gic-version=3,acpi=off -smp 2".split(' '));
+        qemu.args(["-display", "none", "-no-reboot"]);
         qemu.args(["-qmp", &socket(&ours), "-qmp", &socket(&theirs)]);
         qemu.args(["-serial", &format!("file:{}", console.display())]);
-        arguments(&mut qemu);
+        let text = show(&qemu);
         let qemu = qemu.stdin(Stdio::null()).spawn();
-        let qemu = qemu.context("cannot start qemu-system-aarch64")?;
+        let qemu = qemu.with_context(|| format!("cannot start `{text}`"))?;
         Ok(Self {
             clock: ProcessClock::start(qemu.id()),
             qemu,
@@ -65,6 +69,23 @@ impl Machine {
             theirs,
             console,
         })
+    }
+
+    /// Waits until the guest has printed this text, and returns all that it printed.
+    ///
+    /// # Errors
+    ///
+    /// If QEMU ends before, or the time is over.
+    pub fn until(&mut self, text: &str) -> Result<String> {
+        loop {
+            let waited = self.wait();
+            // What it printed at its end counts.
+            let said = self.said();
+            if said.contains(text) {
+                return Ok(said);
+            }
+            waited?;
+        }
     }
 
     /// The machine as a source of memory, for an argument of `granule`.
@@ -102,20 +123,17 @@ impl Machine {
     ///
     /// If QEMU has ended, or the time is over.
     pub fn wait(&mut self) -> Result<()> {
-        let name = &self.name;
-        if let Some(status) = self.qemu.try_wait()? {
-            bail!("QEMU with {name} ended with {status}");
-        }
-        if self.clock.look() > self.limit {
-            let said = self.said();
-            let last = said.lines().rev().find(|line| !line.trim().is_empty());
-            bail!(
-                "{name} is not done after {:?}; its last line was {:?}",
-                self.limit,
-                last.unwrap_or_default()
-            );
-        }
-        thread::sleep(TICK);
-        Ok(())
+        let end = match self.qemu.try_wait()? {
+            Some(status) => format!("QEMU ended with {status}"),
+            None if self.clock.look() > self.limit => format!("no end after {:?}", self.limit),
+            None => {
+                thread::sleep(TICK);
+                return Ok(());
+            }
+        };
+        let said = self.said();
+        let last = said.lines().rev().find(|line| !line.trim().is_empty());
+        let last = last.unwrap_or_default();
+        bail!("{}: {end}; the last line was {last:?}", self.name)
     }
 }

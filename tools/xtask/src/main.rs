@@ -16,8 +16,6 @@ mod debian;
 mod disk;
 #[cfg(test)]
 mod documents;
-mod drawn;
-mod dump_speed;
 mod elf;
 mod entry;
 mod examples;
@@ -123,8 +121,6 @@ enum Command {
     Api,
     /// Time the library beside other crates in several builds, the worst of which counts, or count its instructions on arm64
     Bench(bench::BenchOptions),
-    /// Time `granule dump` on 64 GiB in 4K pages
-    DumpSpeed(dump_speed::DumpSpeedOptions),
     /// Measure, store the results in docs/results and write the table of docs/performance.md
     Figures(figures::FiguresOptions),
     /// Make the page of `granule report` of this kernel with each page size
@@ -196,7 +192,6 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Api => api::write()?,
         Command::Check => return ci::check(),
         Command::Bench(options) => bench::bench(&options)?,
-        Command::DumpSpeed(options) => dump_speed::measure(&options)?,
         Command::Figures(options) => return figures::figures(&options),
         Command::Report(options) => report::make(&options)?,
         Command::Test(options) => return ci::test(&options),

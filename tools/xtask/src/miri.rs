@@ -2,7 +2,7 @@
 //! run has the unit tests, which stand beside the unsafe code, and a tenth of the others, which
 //! reach it through everything else. Tests that Miri leaves out are marked in their source.
 
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::Result;
 use sha2::{Digest, Sha256};
@@ -12,7 +12,7 @@ use crate::nextest;
 use crate::packages::{LIBRARIES, WITH_UNSAFE_MODULES, draws};
 use crate::programs::{Sum, run_command};
 use crate::tools;
-use xtask::workspace::{self, root};
+use xtask::workspace;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct MiriOptions {
@@ -138,15 +138,8 @@ pub(crate) fn doc() -> Result<()> {
 
 fn command(arguments: &[&str]) -> Result<Command> {
     let nightly = tools::nightly()?;
-    let mut command = Command::new("rustup");
-    command
-        .args(["run", &nightly, "cargo", "miri", "test", "--all-features"])
-        .args(arguments)
-        .current_dir(root())
-        .stdin(Stdio::null())
-        // Cargo reports its compiler to its children; the nightly must find its own.
-        .env_remove("CARGO")
-        .env_remove("RUSTC");
+    let mut command = tools::on(&nightly, &["cargo", "miri", "test", "--all-features"]);
+    command.args(arguments);
     // A program under Miri sees no variable of the host, only those that the flags set.
     let mut flags = std::env::var("MIRIFLAGS").unwrap_or_default();
     for (name, seed) in draws() {
@@ -154,22 +147,4 @@ fn command(arguments: &[&str]) -> Result<Command> {
     }
     command.env("MIRIFLAGS", flags);
     Ok(command)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tests_are_dealt_out_to_all_parts() {
-        let mut parts = [0; PARTS as usize];
-        for number in 0..1000 {
-            let name = format!("granule operations map::test_{number}");
-            parts[part_of(&name) as usize] += 1;
-        }
-        assert!(
-            parts.iter().all(|count| (60..140).contains(count)),
-            "{parts:?}"
-        );
-    }
 }

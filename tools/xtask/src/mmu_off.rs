@@ -8,6 +8,7 @@
 //! file in `elf`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 
 use crate::a64::{self, Address, Flow};
 use crate::elf::Program;
@@ -39,57 +40,36 @@ pub(crate) struct Rules {
 }
 
 /// The reference kernel's rules.
+#[rustfmt::skip]
 pub(crate) const KERNEL: Rules = Rules {
     roots: &[
-        (
-            "_start",
-            "the Image header's branch, entered by the boot loader",
-        ),
-        (
-            "mmu_off_main",
-            "Rust's first function, called by the entry assembly",
-        ),
-        (
-            "secondary_entry",
-            "where the firmware starts every CPU but the first",
-        ),
+        ("_start", "the Image header's branch, entered by the boot loader"),
+        ("mmu_off_main", "Rust's first function, called by the entry assembly"),
+        ("secondary_entry", "where the firmware starts every CPU but the first"),
     ],
     stops: &[
-        (
-            "enable_mmu_and_jump",
-            "sets SCTLR.M; its few instructions run from the identity map, use no memory and \
-             are reviewed by hand",
-        ),
-        (
-            "kmain_entry",
-            "its virtual address is handed to enable_mmu_and_jump",
-        ),
+        ("enable_mmu_and_jump",
+            "sets SCTLR.M; its few instructions run from the identity map, use no memory and are reviewed by hand"),
+        ("kmain_entry", "its virtual address is handed to enable_mmu_and_jump"),
     ],
-    indirect: &[(
-        "el2_stub_sync",
-        "the restart call jumps to an address that its caller gives, in a program of its own",
-    )],
+    indirect: &[
+        ("el2_stub_sync", "the restart call jumps to an address that its caller gives, in a program of its own"),
+    ],
     calls_firmware: false,
     x18: None,
-    bounds: &[(
-        "_start",
-        "the image's address as a number, by which the entry code relocates; no vectors are there",
-    )],
+    bounds: &[
+        ("_start", "the image's address as a number, by which the entry code relocates; no vectors are there"),
+    ],
     relocated: true,
 };
 
 /// The rules for the code of secondary CPUs, applied in a second pass. By then the image was relocated for
 /// its virtual address, so a pointer in it (a string's, a vtable, a table of functions) leads nowhere while
 /// the MMU is off.
+#[rustfmt::skip]
 pub(crate) const SECONDARY: Rules = Rules {
-    roots: &[(
-        "secondary_entry",
-        "where the firmware starts every CPU but the first",
-    )],
-    stops: &[(
-        "enable_mmu_and_jump",
-        "sets SCTLR.M; from there on virtual addresses are right",
-    )],
+    roots: &[("secondary_entry", "where the firmware starts every CPU but the first")],
+    stops: &[("enable_mmu_and_jump", "sets SCTLR.M; from there on virtual addresses are right")],
     bounds: &[],
     relocated: false,
     ..KERNEL
@@ -98,19 +78,14 @@ pub(crate) const SECONDARY: Rules = Rules {
 /// The rules for the EFI stub, applied in a third pass. It runs with the firmware's MMU on, but it too must
 /// not panic: the kernel's panic would write to devices that belong to the firmware. At its end it turns the
 /// MMU off, so the other rules hold there.
+#[rustfmt::skip]
 pub(crate) const EFI: Rules = Rules {
-    roots: &[(
-        "efi_entry",
-        "the PE header's entry, called by firmware or a boot loader",
-    )],
+    roots: &[("efi_entry", "the PE header's entry, called by firmware or a boot loader")],
     stops: &[],
     indirect: &[("efi_leave", "jumps to the copy of the image")],
     calls_firmware: true,
     x18: Some(&[
-        (
-            "memcpy",
-            "comes compiled; the linker leads every call to __wrap_memcpy",
-        ),
+        ("memcpy", "comes compiled; the linker leads every call to __wrap_memcpy"),
         ("__wrap_memcpy", "keeps the register round memcpy"),
     ]),
     bounds: &[("_start", "the address of the loaded image")],
@@ -138,7 +113,6 @@ pub(crate) struct Report {
     pub(crate) findings: Vec<String>,
 }
 
-/// Checks a program against the rules.
 pub(crate) fn check(program: &Program, rules: &Rules) -> Report {
     let mut checker = Checker {
         program,
@@ -243,31 +217,28 @@ impl Checker<'_> {
         named.is_some()
     }
 
+    fn may_be_indirect(&mut self, function: u64) -> bool {
+        self.in_table("indirect", self.rules.indirect, function)
+    }
+
     /// Control goes from `pc` to `target` in another function. True if it returns to code that still runs
     /// with the MMU off.
     fn leave(&mut self, visit: usize, pc: u64, target: u64, how: &str) -> bool {
         if self.in_table("stops", self.rules.stops, target) {
             return false;
         }
-        let Some((owner, _)) = self.program.owner(target) else {
-            self.finding(
-                visit,
-                pc,
-                &format!("{how} {target:#x}, which is outside the code"),
-            );
-            return false;
+        let what = match self.program.owner(target) {
+            None => format!("{how} {target:#x}, which is outside the code"),
+            Some((owner, _)) if PANIC_OR_FORMAT.iter().any(|part| owner.contains(part)) => {
+                format!("{how} panic or formatting code ({owner})")
+            }
+            Some(_) => {
+                self.enter(target, Some(visit));
+                return true;
+            }
         };
-        if PANIC_OR_FORMAT.iter().any(|part| owner.contains(part)) {
-            let owner = owner.to_owned();
-            self.finding(
-                visit,
-                pc,
-                &format!("{how} panic or formatting code ({owner})"),
-            );
-            return false;
-        }
-        self.enter(target, Some(visit));
-        true
+        self.finding(visit, pc, &what);
+        false
     }
 
     /// Follows one function to a fixed point of its registers' possible values, so that an ADRP hoisted out
@@ -314,18 +285,16 @@ impl Checker<'_> {
                 }
                 sets_vectors |= a64::writes_vector_base(word);
                 if !self.rules.relocated && self.reaches_relocated(pc, word) {
-                    self.finding(
-                        index,
-                        pc,
-                        "reaches for relocated data, which holds virtual addresses by now",
-                    );
+                    let what = "reaches for relocated data, which holds virtual addresses by now";
+                    self.finding(index, pc, what);
                 }
             }
-            if let Some(target) = track(pc, word, &mut out) {
-                for target in target {
-                    if taken.insert(target, pc).is_none() && range.contains(&target) {
-                        self.take_local(target, &range, &mut work);
-                    }
+            for target in track(pc, word, &mut out) {
+                // A label for ERET or for a jump by register, if it is in this function.
+                let is_new = taken.insert(target, pc).is_none() && range.contains(&target);
+                let is_code = target.is_multiple_of(4) && !self.program.is_data(target);
+                if is_new && is_code && target != range.start {
+                    work.push_back((target, Pages::new()));
                 }
             }
             let mut successors = Vec::new();
@@ -350,18 +319,14 @@ impl Checker<'_> {
                     if self.is_jump_table(pc, register, &range) {
                         successors.extend(range.clone().step_by(4));
                         successors.retain(|pc| !self.program.is_data(*pc));
-                    } else if !self.in_table("indirect", self.rules.indirect, range.start)
-                        && first_time
-                    {
+                    } else if !self.may_be_indirect(range.start) && first_time {
                         let what = format!("jumps through x{register}, {name} is not allowed to");
                         self.finding(index, pc, &what);
                     }
                 }
                 Flow::IndirectCall(register) => {
-                    if !self.rules.calls_firmware
-                        && !self.in_table("indirect", self.rules.indirect, range.start)
-                        && first_time
-                    {
+                    let is_allowed = self.rules.calls_firmware || self.may_be_indirect(range.start);
+                    if !is_allowed && first_time {
                         let what = format!("calls through x{register}, {name} is not allowed to");
                         self.finding(index, pc, &what);
                     }
@@ -382,25 +347,13 @@ impl Checker<'_> {
         }
     }
 
-    /// An address inside the function itself: a label for ERET or for a jump by register.
-    fn take_local(
-        &self,
-        target: u64,
-        range: &std::ops::Range<u64>,
-        work: &mut VecDeque<(u64, Pages)>,
-    ) {
-        if target != range.start && target.is_multiple_of(4) && !self.program.is_data(target) {
-            work.push_back((target, Pages::new()));
-        }
-    }
-
     /// If a register is loaded with an address in code, that counts as a possible call.
     fn take_address(
         &mut self,
         index: usize,
         pc: u64,
         target: u64,
-        range: &std::ops::Range<u64>,
+        range: &Range<u64>,
         sets_vectors: bool,
     ) {
         if !self.program.is_code(target)
@@ -427,56 +380,49 @@ impl Checker<'_> {
     /// Whether the word computes an address in relocated data, or loads from there. The page of an ADRP
     /// counts as a whole, because such data has pages of its own.
     fn reaches_relocated(&self, pc: u64, word: u32) -> bool {
-        let (start, bytes) = match a64::address(pc, word) {
-            Some(Address::Whole { target, .. }) => (target, 1),
-            Some(Address::Page { page, .. }) => (page, 0x1000),
-            Some(Address::Add { .. }) => return false,
-            None => match a64::literal(pc, word) {
-                Some(target) => (target, 8),
-                None => return false,
-            },
+        let literal = |pc| a64::literal(pc, word).map(|target| (target, 8));
+        let reached = match a64::address(pc, word) {
+            Some(Address::Whole(_, target)) => Some((target, 1)),
+            Some(Address::Page(_, page)) => Some((page, 0x1000)),
+            Some(Address::Add(..)) => None,
+            None => literal(pc),
         };
-        self.program.is_relocated(start, bytes)
+        reached.is_some_and(|(start, bytes)| self.program.is_relocated(start, bytes))
     }
 
     /// Whether a `BR` ends a jump table in the form that LLVM writes: the target is the sum of two
     /// registers, and its base is a label in this function. The whole function is checked then, which
     /// covers every possible entry of the table.
-    fn is_jump_table(&self, pc: u64, register: u8, range: &std::ops::Range<u64>) -> bool {
-        let before = pc
-            .checked_sub(4)
-            .and_then(|pc| self.program.word(pc))
-            .unwrap_or(0);
-        a64::adds_registers_into(before, register)
-            && range.clone().step_by(4).any(|pc| {
-                let address = self
-                    .program
-                    .word(pc)
-                    .and_then(|word| a64::address(pc, word));
-                matches!(address, Some(Address::Whole { target, .. }) if range.contains(&target))
-            })
+    fn is_jump_table(&self, pc: u64, register: u8, range: &Range<u64>) -> bool {
+        let word = |pc| self.program.word(pc);
+        let is_label = |pc| match word(pc).and_then(|word| a64::address(pc, word)) {
+            Some(Address::Whole(_, target)) => range.contains(&target),
+            _ => false,
+        };
+        let before = pc.checked_sub(4).and_then(word).unwrap_or(0);
+        a64::adds_registers_into(before, register) && range.clone().step_by(4).any(is_label)
     }
 }
 
 /// Follows ADR, ADRP and ADD through one instruction; returns the completed addresses.
-fn track(pc: u64, word: u32, pages: &mut Pages) -> Option<Vec<u64>> {
-    match a64::address(pc, word)? {
-        Address::Whole { rd, target } => {
-            pages.retain(|(reg, _)| *reg != rd);
-            Some(vec![target])
-        }
-        Address::Page { rd, page } => {
-            pages.retain(|(reg, _)| *reg != rd);
-            pages.insert((rd, page));
-            None
-        }
-        Address::Add { rd, rn, imm } => {
+fn track(pc: u64, word: u32, pages: &mut Pages) -> Vec<u64> {
+    let Some(address) = a64::address(pc, word) else {
+        return Vec::new();
+    };
+    let (Address::Whole(rd, _) | Address::Page(rd, _) | Address::Add(rd, ..)) = address;
+    let made = match address {
+        Address::Whole(_, target) => vec![target],
+        Address::Page(..) => Vec::new(),
+        Address::Add(_, rn, imm) => {
             let made = pages.iter().filter(|(reg, _)| *reg == rn);
-            let made = made.map(|(_, page)| page.wrapping_add(imm)).collect();
-            pages.retain(|(reg, _)| *reg != rd);
-            Some(made)
+            made.map(|(_, page)| page.wrapping_add(imm)).collect()
         }
+    };
+    pages.retain(|(reg, _)| *reg != rd);
+    if let Address::Page(_, page) = address {
+        pages.insert((rd, page));
     }
+    made
 }
 
 #[cfg(test)]

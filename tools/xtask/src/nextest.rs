@@ -19,7 +19,7 @@ use serde_json::Value;
 use crate::cargo_tools;
 use crate::packages::draws;
 use crate::results::{Failure, ProgramTimes, Results, cpu_of_children};
-use xtask::workspace::{capture, cargo, is_built, target_dir};
+use xtask::workspace::{capture, cargo, is_built, program, target_dir};
 
 /// The time of a test by its own clock after which it hangs: the longest take a minute on an idle machine.
 const LIMIT: Duration = Duration::from_secs(4 * 60);
@@ -55,6 +55,15 @@ pub(crate) struct Selection {
     /// The part of how many.
     pub(crate) share: Option<(u32, u32)>,
     pub(crate) variables: Vec<(&'static str, String)>,
+}
+
+impl From<String> for Selection {
+    fn from(filter: String) -> Self {
+        Self {
+            filter,
+            ..Self::default()
+        }
+    }
 }
 
 /// Runs the tests of the selection, or only those of these names, one at a time.
@@ -214,11 +223,7 @@ fn programs(lines: &str) -> Vec<ProgramTimes> {
 
 /// The variable by which cargo's tools take a program that runs test programs.
 fn runner_variable() -> Result<String> {
-    let host = capture({
-        let mut rustc = Command::new("rustc");
-        rustc.arg("-vV");
-        rustc
-    })?;
+    let host = capture(program("rustc", &["-vV"]))?;
     let host = host.lines().find_map(|line| line.strip_prefix("host: "));
     let host = host.context("`rustc -vV` names no host")?.to_uppercase();
     Ok(format!("CARGO_TARGET_{}_RUNNER", host.replace('-', "_")))

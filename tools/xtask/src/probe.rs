@@ -30,7 +30,6 @@ const RULES: Rules = Rules {
     relocated: false,
 };
 
-/// The path of the image.
 pub(crate) fn path() -> PathBuf {
     image_path().with_file_name("Image-probe")
 }

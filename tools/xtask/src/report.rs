@@ -16,7 +16,7 @@ use crate::browser::{Browser, Scheme};
 use crate::guest::LIMIT;
 use crate::{boot, image};
 use xtask::files;
-use xtask::machine::Machine;
+use xtask::machine::{self, Machine};
 use xtask::workspace::{run, target_dir};
 
 /// Added to the page before its own scripts.
@@ -49,12 +49,12 @@ pub(crate) fn make(options: &ReportOptions) -> Result<()> {
     report.arg("report");
     let mut guests = Vec::new();
     for size in ["4k", "16k", "64k"] {
-        let guest = Machine::start(size, folder.path(), LIMIT, |qemu| {
-            // The kernel touches all of its memory, and three machines are there at a time.
-            qemu.args(["-cpu", "max", "-m", "2G"]);
-            qemu.args(["-append", &format!("arm64.pagesize={size}"), "-kernel"]);
-            qemu.arg(&image.path);
-        })?;
+        let mut qemu = machine::virt();
+        // The kernel touches all of its memory, and three machines are there at a time.
+        qemu.args(["-cpu", "max", "-m", "2G"]);
+        qemu.args(["-append", &format!("arm64.pagesize={size}"), "-kernel"]);
+        qemu.arg(&image.path);
+        let guest = Machine::start(qemu, size, folder.path(), LIMIT)?;
         report.arg(guest.source()).arg("--name");
         report.arg(format!("Granule, {} pages", size.to_uppercase()));
         guests.push(guest);
@@ -184,7 +184,6 @@ fn in_browser(
     Ok(())
 }
 
-/// The data in a page.
 fn data(page: &str) -> Result<Value> {
     let (_, after) = page
         .split_once(r#"id="data">"#)

@@ -7,35 +7,34 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 
 use crate::boot::{self, at, number, text};
-use crate::{drawn, image};
+use crate::image;
 use granule_cli::sizes::show_size as size;
+use xtask::drawn;
 
 const PAGE_SIZES: [&str; 3] = ["4k", "16k", "64k"];
 
 /// Builds, boots three times and prints. The arguments go to each boot.
 pub(crate) fn run(extra: &[String]) -> Result<()> {
     let image = image::image(None)?;
-    let granule = boot::build_cli()?;
-    let mut table = drawn::table(2, &HEADER);
-    let mut failures = Vec::new();
+    let (mut rows, mut failures) = (Vec::new(), Vec::new());
     for page_size in PAGE_SIZES {
         let progress = progress(page_size);
         let mut arguments = vec![format!("--page-size={page_size}")];
         arguments.extend_from_slice(extra);
-        let boot = boot::boot(&granule, &image.path, &arguments)?;
+        let record = boot::boot(&image.path, &arguments);
         progress.finish_and_clear();
-        if let Some(failure) = boot.failure() {
-            failures.push(format!("{page_size}: {failure}"));
-            continue;
-        }
-        if let Ok(record) = &boot.record {
-            match same_image(record, &image.sha256).and_then(|()| row(record)) {
-                Ok(cells) => drop(table.add_row(cells)),
-                Err(error) => failures.push(format!("{page_size}: {error:#}")),
-            }
+        let cells = record.and_then(|record| {
+            same_image(&record, &image.sha256)?;
+            row(&record)
+        });
+        match cells {
+            Ok(cells) => rows.push(cells),
+            Err(error) => failures.push(format!("{page_size}: {error:#}")),
         }
     }
-    if !table.is_empty() {
+    if let Some(first) = rows.first() {
+        let mut table = drawn::table(2, &first.each_ref().map(|(head, _)| *head));
+        table.add_rows(rows.iter().map(|row| row.each_ref().map(|(_, cell)| cell)));
         println!("{table}");
         println!("one image for all: SHA-256 {}", image.sha256);
     }
@@ -62,21 +61,6 @@ fn progress(page_size: &str) -> ProgressBar {
     bar
 }
 
-const HEADER: [&str; 12] = [
-    "page size",
-    "chosen by",
-    "VA bits",
-    "levels",
-    "RAM",
-    "leaves",
-    "tables",
-    "table memory",
-    "TLBIs",
-    "DSBs",
-    "ISBs",
-    "time",
-];
-
 /// The boot must report the hash of the file that was built, which proves three boots of one image.
 fn same_image(record: &Value, sha256: &str) -> Result<()> {
     let booted = text(record, "image.sha256")?;
@@ -87,21 +71,26 @@ fn same_image(record: &Value, sha256: &str) -> Result<()> {
     Ok(())
 }
 
-fn row(record: &Value) -> Result<Vec<String>> {
+/// The cells of a row, each with the head of its column.
+fn row(record: &Value) -> Result<[(&'static str, String); 12]> {
     let count = |key: &str| Ok::<_, anyhow::Error>(number(record, key)?.to_string());
-    Ok(vec![
-        size(number(record, "page_size")?),
-        text(record, "page_size_source")?.to_owned(),
-        count("va_bits")?,
-        count("levels")?,
-        size(number(record, "linear_map.ram_bytes")?),
-        leaves(record)?,
-        count("linear_map.tables")?,
-        size(number(record, "linear_map.table_bytes")?),
-        count("linear_map.tlbi")?,
-        count("linear_map.dsb")?,
-        count("linear_map.isb")?,
-        format!("{} µs", number(record, "linear_map.time_us")?),
+    let bytes = |key: &str| Ok::<_, anyhow::Error>(size(number(record, key)?));
+    Ok([
+        ("page size", bytes("page_size")?),
+        ("chosen by", text(record, "page_size_source")?.to_owned()),
+        ("VA bits", count("va_bits")?),
+        ("levels", count("levels")?),
+        ("RAM", bytes("linear_map.ram_bytes")?),
+        ("leaves", leaves(record)?),
+        ("tables", count("linear_map.tables")?),
+        ("table memory", bytes("linear_map.table_bytes")?),
+        ("TLBIs", count("linear_map.tlbi")?),
+        ("DSBs", count("linear_map.dsb")?),
+        ("ISBs", count("linear_map.isb")?),
+        (
+            "time",
+            format!("{} µs", number(record, "linear_map.time_us")?),
+        ),
     ])
 }
 
@@ -155,36 +144,19 @@ mod tests {
 
     #[test]
     fn a_row_has_the_values_of_the_record() {
-        assert_eq!(
-            row(&record()).unwrap(),
-            [
-                "16K",
-                "command-line",
-                "48",
-                "4",
-                "4G",
-                "100 × 32M\n3 × 2M cont\n9 × 16K",
-                "7",
-                "112K",
-                "2",
-                "3",
-                "4",
-                "512 µs"
-            ]
-        );
-        assert_eq!(row(&record()).unwrap().len(), HEADER.len());
+        let cells = row(&record()).unwrap().map(|(_, cell)| cell);
+        let leaves = "100 × 32M\n3 × 2M cont\n9 × 16K";
+        let before = ["16K", "command-line", "48", "4", "4G"];
+        assert_eq!(cells[..5], before);
+        assert_eq!(cells[5..], [leaves, "7", "112K", "2", "3", "4", "512 µs"]);
     }
 
     #[test]
     fn a_missing_value_or_another_image_is_an_error() {
         let mut broken = record();
         broken["linear_map"]["tlbi"] = Value::Null;
-        assert!(
-            row(&broken)
-                .unwrap_err()
-                .to_string()
-                .contains("linear_map.tlbi")
-        );
+        let error = row(&broken).unwrap_err().to_string();
+        assert!(error.contains("linear_map.tlbi"), "{error}");
         broken["linear_map"]["leaves"] = json!([]);
         assert!(leaves(&broken).is_err());
         assert!(same_image(&record(), "aa").is_ok());

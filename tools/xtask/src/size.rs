@@ -5,14 +5,14 @@
 //! Types in the symbols' names show which code belongs to a page size.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use object::{Object, ObjectSymbol, SymbolKind};
 use serde::Serialize;
 
+use crate::boot;
 use crate::image::{self, Fixed, Image};
-use crate::{boot, drawn};
+use xtask::drawn;
 use xtask::files;
 
 /// The whole report; `--json` prints it.
@@ -32,7 +32,6 @@ struct Build {
     /// `boot`, or `fixed-` and a size.
     build: String,
     page_size: &'static str,
-    /// The file.
     image_bytes: u64,
     /// Code.
     code_bytes: u64,
@@ -91,17 +90,16 @@ struct PerSize {
 
 /// Builds all images, boots each, and prints.
 pub(crate) fn size(json: bool) -> Result<()> {
-    let granule = boot::build_cli()?;
     let mut fixed = Vec::new();
     for size in Fixed::ALL {
         let image = image::image(Some(size))?;
-        fixed.push(measure(&granule, &image, Some(size), size)?);
+        fixed.push(measure(&image, Some(size), size)?);
     }
     // Last, so that its ELF file is the one that stays, as after `cargo xtask image`.
     let image = image::image(None)?;
     let mut builds = Vec::new();
     for size in Fixed::ALL {
-        builds.push(measure(&granule, &image, None, size)?);
+        builds.push(measure(&image, None, size)?);
     }
     let pairs = builds.iter().zip(&fixed);
     let over_fixed = pairs.map(|(boot, fixed)| over(boot, fixed)).collect();
@@ -127,18 +125,12 @@ pub(crate) fn size(json: bool) -> Result<()> {
 }
 
 /// Boots an image with a page size, and returns its sizes.
-fn measure(granule: &Path, image: &Image, fixed: Option<Fixed>, size: Fixed) -> Result<Build> {
+fn measure(image: &Image, fixed: Option<Fixed>, size: Fixed) -> Result<Build> {
     let build = fixed.map_or("boot".to_owned(), |size| format!("fixed-{}", size.word()));
     let arguments = [format!("--page-size={}", size.word())];
-    let boot = boot::boot(granule, &image.path, &arguments)?;
-    if let Some(failure) = boot.failure() {
-        bail!("{build} with {} pages: {failure}", size.word());
-    }
-    let record = boot
-        .record
-        .as_ref()
-        .map_err(|error| anyhow::anyhow!("{error}"))?;
-    let given_back_bytes = boot::number(record, "memory.static_bytes_given_back")?;
+    let record = boot::boot(&image.path, &arguments)
+        .with_context(|| format!("{build} with {} pages", size.word()))?;
+    let given_back_bytes = boot::number(&record, "memory.static_bytes_given_back")?;
     let symbols = edges(&files::read(&image.elf)?)?;
     let edge = |name: &str| {
         let address = symbols.get(name).copied();
@@ -153,7 +145,7 @@ fn measure(granule: &Path, image: &Image, fixed: Option<Fixed>, size: Fixed) -> 
         text_bytes,
         data_bytes: image.memory.saturating_sub(text_bytes + given_back_bytes),
         given_back_bytes,
-        stack_bytes: boot::number(record, "memory.boot_stack_bytes_used")?,
+        stack_bytes: boot::number(&record, "memory.boot_stack_bytes_used")?,
     })
 }
 
@@ -279,30 +271,26 @@ fn print(sizes: &Sizes) {
 
     let mut table = drawn::table(1, &[&["pages"], &sizes_of_parts[..]].concat());
     for over in &sizes.over_fixed {
-        let cells = [over.image, over.code, over.text, over.data].map(|d| d.to_string());
-        let mut row = vec![over.page_size.to_owned()];
-        row.extend(cells);
-        table.add_row(row);
+        let cells = [over.image, over.code, over.text, over.data].map(|it| it.to_string());
+        table.add_row([over.page_size.to_owned()].into_iter().chain(cells));
     }
     println!("The image for all page sizes against that for one.\n{table}");
 
-    let mut table = drawn::table(
-        1,
-        &["instantiated for each page size, bytes", "4k", "16k", "64k"],
-    );
-    let mut sums = [0; 3];
+    let head = ["instantiated for each page size, bytes", "4k", "16k", "64k"];
+    let mut table = drawn::table(1, &head);
+    let mut sum = PerSize {
+        symbol: "all of them".to_owned(),
+        ..PerSize::default()
+    };
     for row in &sizes.per_page_size {
-        let numbers = [row.k4, row.k16, row.k64];
-        for (sum, number) in sums.iter_mut().zip(numbers) {
-            *sum += number;
-        }
-        let mut cells = vec![row.symbol.clone()];
-        cells.extend(numbers.map(|number| number.to_string()));
-        table.add_row(cells);
+        sum.k4 += row.k4;
+        sum.k16 += row.k16;
+        sum.k64 += row.k64;
     }
-    let mut cells = vec!["all of them".to_owned()];
-    cells.extend(sums.map(|number| number.to_string()));
-    table.add_row(cells);
+    for row in sizes.per_page_size.iter().chain([&sum]) {
+        let numbers = [row.k4, row.k16, row.k64].map(|number| number.to_string());
+        table.add_row([row.symbol.clone()].into_iter().chain(numbers));
+    }
     println!("{table}");
 }
 

@@ -1,7 +1,6 @@
 //! A minimal ELF file writer for tests: loadable segments, one `.text` section and
 //! symbols, enough to check the image and the MMU-off code without a kernel.
 
-/// An ELF file under construction.
 #[derive(Debug, Default)]
 pub struct TestElf {
     segments: Vec<(u64, u64, Vec<u8>, u64)>,

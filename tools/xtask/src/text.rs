@@ -17,72 +17,17 @@ use xtask::workspace::{KERNEL_TARGET, cargo, root, run, target_dir};
 /// The most bytes of the frame of a function of the library: kernels have small stacks.
 const FRAME_LIMIT: u64 = 512;
 
-/// A program, and what is said of it.
-struct Program {
-    what: &'static str,
-    name: &'static str,
-    features: &'static str,
-    limit: u64,
-    aim: Option<u64>,
-}
-
-const PROGRAMS: [Program; 8] = [
-    Program {
-        what: "map and enable",
-        name: "enable",
-        features: "",
-        limit: 13_800,
-        aim: Some(6_000),
-    },
-    Program {
-        what: "query",
-        name: "live",
-        features: "query",
-        limit: 3_000,
-        aim: None,
-    },
-    Program {
-        what: "map",
-        name: "live",
-        features: "map",
-        limit: 12_500,
-        aim: None,
-    },
-    Program {
-        what: "protect",
-        name: "live",
-        features: "protect",
-        limit: 26_600,
-        aim: None,
-    },
-    Program {
-        what: "modify",
-        name: "live",
-        features: "modify",
-        limit: 26_600,
-        aim: None,
-    },
-    Program {
-        what: "unmap",
-        name: "live",
-        features: "unmap",
-        limit: 27_400,
-        aim: None,
-    },
-    Program {
-        what: "the other calls",
-        name: "live",
-        features: "rest",
-        limit: 44_000,
-        aim: None,
-    },
-    Program {
-        what: "map, protect, unmap, query",
-        name: "live",
-        features: "map,protect,unmap,query",
-        limit: 34_800,
-        aim: Some(20_000),
-    },
+/// The programs: what each has, its name and features, the limit of its text, and the aim.
+#[rustfmt::skip]
+const PROGRAMS: [(&str, &str, &str, u64, Option<u64>); 8] = [
+    ("map and enable", "enable", "", 13_800, Some(6_000)),
+    ("query", "live", "query", 3_000, None),
+    ("map", "live", "map", 12_500, None),
+    ("protect", "live", "protect", 26_600, None),
+    ("modify", "live", "modify", 26_600, None),
+    ("unmap", "live", "unmap", 27_400, None),
+    ("the other calls", "live", "rest", 44_000, None),
+    ("map, protect, unmap, query", "live", "map,protect,unmap,query", 34_800, Some(20_000)),
 ];
 
 /// The whole report; `--json` prints it.
@@ -103,7 +48,6 @@ struct Text {
     aim: Option<u64>,
 }
 
-/// Prints the sizes.
 pub(crate) fn text(json: bool) -> Result<()> {
     let texts = measured()?;
     if json {
@@ -111,10 +55,7 @@ pub(crate) fn text(json: bool) -> Result<()> {
         return Ok(());
     }
     for row in &texts.rows {
-        let aim = row
-            .aim
-            .map(|aim| format!(", aim {aim}"))
-            .unwrap_or_default();
+        let aim = row.aim.map_or(String::new(), |aim| format!(", aim {aim}"));
         println!(
             "{:6} bytes: {} (limit {}{aim}), largest frame {} bytes in {}",
             row.bytes, row.what, row.limit, row.frame.bytes, row.frame.function
@@ -123,7 +64,6 @@ pub(crate) fn text(json: bool) -> Result<()> {
     Ok(())
 }
 
-/// Checks the limits.
 pub(crate) fn check() -> Result<()> {
     for row in measured()?.rows {
         let Text {
@@ -149,14 +89,14 @@ pub(crate) fn check() -> Result<()> {
 
 fn measured() -> Result<Texts> {
     let nothing = built("nothing", "")?.text;
-    let rows = PROGRAMS.iter().map(|program| {
-        let built = built(program.name, program.features)?;
+    let rows = PROGRAMS.iter().map(|&(what, name, features, limit, aim)| {
+        let built = built(name, features)?;
         Ok(Text {
-            what: program.what,
+            what,
             bytes: built.text.saturating_sub(nothing),
-            limit: program.limit,
+            limit,
             frame: built.frame,
-            aim: program.aim,
+            aim,
         })
     });
     let rows = rows.collect::<Result<Vec<Text>>>()?;

@@ -5,7 +5,7 @@
 //! that manager. Linker and make are needed before xtask can run: `tools/xtask/bootstrap.sh` installs them.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -29,7 +29,7 @@ struct HostState {
     /// Programs found in PATH.
     programs: Vec<&'static str>,
     root: bool,
-    targets: Vec<String>,
+    targets: Vec<&'static str>,
     /// Firmware that is in none of its places.
     missing_firmware: Vec<FirmwareFile>,
 }
@@ -43,39 +43,16 @@ struct Manager {
     qemu: &'static str,
 }
 
-const fn manager(
-    program: &'static str,
-    refresh: &'static str,
-    install: &'static str,
-    qemu: &'static str,
-) -> Manager {
-    Manager {
-        program,
-        refresh,
-        install,
-        qemu,
-    }
-}
-
 /// Homebrew refuses to run as root; the others need it.
 const AS_USER: &str = "brew";
 
+#[rustfmt::skip]
 const MANAGERS: &[Manager] = &[
-    manager(
-        "apt-get",
-        "update",
-        "install -y --no-install-recommends",
-        "qemu-system-arm",
-    ),
-    manager("dnf", "", "install -y", "qemu-system-aarch64-core"),
-    manager(
-        "pacman",
-        "",
-        "-Sy --noconfirm --needed",
-        "qemu-system-aarch64",
-    ),
-    manager("zypper", "", "--non-interactive install", "qemu-arm"),
-    manager(AS_USER, "", "install", "qemu"),
+    Manager { program: "apt-get", refresh: "update", install: "install -y --no-install-recommends", qemu: "qemu-system-arm" },
+    Manager { program: "dnf", refresh: "", install: "install -y", qemu: "qemu-system-aarch64-core" },
+    Manager { program: "pacman", refresh: "", install: "-Sy --noconfirm --needed", qemu: "qemu-system-aarch64" },
+    Manager { program: "zypper", refresh: "", install: "--non-interactive install", qemu: "qemu-arm" },
+    Manager { program: AS_USER, refresh: "", install: "install", qemu: "qemu" },
 ];
 
 impl Manager {
@@ -115,7 +92,7 @@ fn plan(machine: &HostState) -> Result<Commands> {
     let has = |name: &str| machine.programs.contains(&name);
     let mut commands = Commands::default();
     for target in TARGETS {
-        if machine.targets.iter().any(|t| t == target) {
+        if machine.targets.contains(&target) {
             continue;
         }
         ensure!(
@@ -129,14 +106,15 @@ fn plan(machine: &HostState) -> Result<Commands> {
     }
     let manager = MANAGERS.iter().find(|manager| has(manager.program));
     if !has(QEMU) {
-        let Some(manager) = manager else {
-            bail!(
-                "{QEMU} is not in PATH and no known package manager was found (looked for \
-                 apt-get, dnf, pacman, zypper, brew); install QEMU {}.{} or later by hand",
-                QEMU_AT_LEAST.0,
-                QEMU_AT_LEAST.1
-            );
-        };
+        let (major, minor) = QEMU_AT_LEAST;
+        let manager = manager.with_context(|| {
+            let known: Vec<_> = MANAGERS.iter().map(|manager| manager.program).collect();
+            format!(
+                "{QEMU} is not in PATH and no known package manager was found (looked for {}); install QEMU \
+                 {major}.{minor} or later by hand",
+                known.join(", ")
+            )
+        })?;
         match manager.commands(machine, &[manager.qemu]) {
             Ok(words) => commands.needed.extend(words),
             Err(as_root) => bail!(
@@ -181,12 +159,13 @@ pub(crate) fn setup() -> Result<()> {
 }
 
 fn install(words: &[String]) -> Result<()> {
-    let words: Vec<_> = words.iter().map(String::as_str).collect();
-    let [name, arguments @ ..] = &words[..] else {
+    let Some((name, arguments)) = words.split_first() else {
         return Ok(());
     };
-    let mut command = program(name, arguments);
-    command.env("DEBIAN_FRONTEND", "noninteractive");
+    let mut command = program(name, &[]);
+    command
+        .args(arguments)
+        .env("DEBIAN_FRONTEND", "noninteractive");
     run(command)
 }
 
@@ -196,7 +175,10 @@ fn look() -> Result<HostState> {
     let programs: Vec<_> = candidates
         .filter(|name| find_program(name).is_some())
         .collect();
-    let targets = installed_targets()?;
+    let mut targets = Vec::new();
+    for target in TARGETS {
+        targets.extend(is_installed(target)?.then_some(target));
+    }
     let user = Command::new("id").arg("-u").output();
     let root = user.is_ok_and(|output| output.stdout.trim_ascii() == b"0");
     Ok(HostState {
@@ -210,21 +192,13 @@ fn look() -> Result<HostState> {
     })
 }
 
-/// The targets whose libraries are in the toolchain's folder. The folder comes from rustc, so this
+/// Whether a target's libraries are in the toolchain's folder. The folder comes from rustc, so this
 /// works without rustup too.
-fn installed_targets() -> Result<Vec<String>> {
-    let mut installed = Vec::new();
-    for target in TARGETS {
-        let rustc = ["--print", "target-libdir", "--target", target];
-        let folder = capture(program("rustc", &rustc))?;
-        if Path::new(folder.trim()).is_dir() {
-            installed.push(target.to_owned());
-        }
-    }
-    Ok(installed)
+fn is_installed(target: &str) -> Result<bool> {
+    let rustc = ["--print", "target-libdir", "--target", target];
+    Ok(Path::new(capture(program("rustc", &rustc))?.trim()).is_dir())
 }
 
-/// A program in PATH.
 pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path)
@@ -234,31 +208,23 @@ pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
 
 fn check_qemu() -> Result<()> {
     let text = capture(program(QEMU, &["--version"]))?;
-    let version = qemu_version(&text).with_context(|| {
-        format!(
-            "`{QEMU} --version` printed no version: {}",
-            text.lines().next().unwrap_or("")
-        )
-    })?;
+    let first = text.lines().next().unwrap_or_default();
+    let (major, minor) = qemu_version(&text)
+        .with_context(|| format!("`{QEMU} --version` printed no version: {first}"))?;
+    let least = QEMU_AT_LEAST;
     ensure!(
-        version >= QEMU_AT_LEAST,
-        "{QEMU} is version {}.{}, Granule needs {}.{} or later",
-        version.0,
-        version.1,
-        QEMU_AT_LEAST.0,
-        QEMU_AT_LEAST.1
+        (major, minor) >= least,
+        "{QEMU} is version {major}.{minor}, Granule needs {}.{} or later",
+        least.0,
+        least.1
     );
     Ok(())
 }
 
 fn qemu_version(text: &str) -> Option<(u32, u32)> {
-    let mut numbers = text.split_once("version ")?.1.split('.');
-    let major = numbers.next()?.parse().ok()?;
-    let minor = numbers.next()?;
-    let digits = minor
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(minor.len());
-    Some((major, minor[..digits].parse().ok()?))
+    let version = text.split_once("version ")?.1;
+    let mut numbers = version.split(|c: char| !c.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
 /// The nightly toolchain for Miri and fuzzing, with its components: `GRANULE_NIGHTLY`, else the dated one
@@ -290,6 +256,17 @@ pub(crate) fn nightly() -> Result<String> {
     );
     run(rustup)?;
     Ok(name)
+}
+
+/// A command of a toolchain, with the toolchain's own compiler: cargo reports its own to its children.
+pub(crate) fn on(toolchain: &str, words: &[&str]) -> Command {
+    let mut command = program("rustup", &["run", toolchain]);
+    command
+        .args(words)
+        .stdin(Stdio::null())
+        .env_remove("CARGO")
+        .env_remove("RUSTC");
+    command
 }
 
 fn choose_nightly(wanted: Option<&str>, installed: &str, plain: impl FnOnce() -> String) -> String {
@@ -325,103 +302,74 @@ mod tests {
         HostState {
             programs: programs.to_vec(),
             root,
-            targets: TARGETS.map(str::to_owned).to_vec(),
+            targets: TARGETS.to_vec(),
             missing_firmware: Vec::new(),
         }
     }
 
-    fn lines(machine: &HostState) -> Vec<String> {
-        let commands = plan(machine).unwrap();
-        let all = commands.needed.iter().chain(&commands.for_firmware);
-        all.map(|words| words.join(" ")).collect()
+    /// The commands for a machine, or the error.
+    fn planned(machine: &HostState) -> String {
+        let Commands {
+            needed,
+            for_firmware,
+        } = match plan(machine) {
+            Ok(commands) => commands,
+            Err(error) => return format!("error: {error}"),
+        };
+        let all = needed.iter().chain(&for_firmware);
+        let lines: Vec<_> = all.map(|words| words.join(" ")).collect();
+        lines.join("; ")
     }
 
     #[test]
-    fn nothing_is_done_to_a_ready_machine() {
-        assert!(lines(&machine(&[QEMU], false)).is_empty());
-    }
-
-    #[test]
-    fn each_package_manager_has_its_command() {
-        assert_eq!(
-            lines(&machine(&["apt-get"], true)),
-            [
-                "apt-get update",
-                "apt-get install -y --no-install-recommends qemu-system-arm"
-            ]
-        );
-        assert_eq!(
-            lines(&machine(&["apt-get", "sudo"], false))[1],
-            "sudo apt-get install -y --no-install-recommends qemu-system-arm"
-        );
-        for (manager, package) in [
-            ("dnf", "qemu-system-aarch64-core"),
-            ("pacman", "qemu-system-aarch64"),
-            ("zypper", "qemu-arm"),
-        ] {
-            let commands = lines(&machine(&[manager, "sudo"], false));
-            assert_eq!(commands.len(), 1);
-            assert!(
-                commands[0].starts_with(&format!("sudo {manager} ")),
-                "{commands:?}"
-            );
-            assert!(commands[0].ends_with(package), "{commands:?}");
+    fn each_machine_has_its_commands() {
+        const ROOT: bool = true;
+        let apt = "apt-get install -y --no-install-recommends";
+        let qemu = format!("apt-get update; {apt} qemu-system-arm");
+        let as_user = format!("sudo apt-get update; sudo {apt} qemu-system-arm");
+        let firmware = format!("apt-get update; {apt} qemu-efi-aarch64 u-boot-qemu");
+        let (all, u_boot) = (&firmware::ALL[..], &[firmware::U_BOOT][..]);
+        #[rustfmt::skip]
+        let cases: [(&[&'static str], bool, &[FirmwareFile], &str); 15] = [
+            (&[QEMU], !ROOT, &[], ""),
+            (&["apt-get"], ROOT, &[], &qemu),
+            (&["apt-get", "sudo"], !ROOT, &[], &as_user),
+            (&["dnf", "sudo"], !ROOT, &[], "sudo dnf install -y qemu-system-aarch64-core"),
+            (&["pacman", "sudo"], !ROOT, &[], "sudo pacman -Sy --noconfirm --needed qemu-system-aarch64"),
+            (&["zypper", "sudo"], !ROOT, &[], "sudo zypper --non-interactive install qemu-arm"),
+            (&["brew", "sudo"], !ROOT, &[], "brew install qemu"),
+            // Firmware, where a package has it. All but boots through firmware works without.
+            (&[QEMU, "apt-get"], ROOT, all, &firmware),
+            (&[QEMU, "zypper", "sudo"], !ROOT, all, "sudo zypper --non-interactive install qemu-uefi-aarch64"),
+            (&["dnf"], ROOT, u_boot,
+                "dnf install -y qemu-system-aarch64-core; dnf install -y uboot-images-armv8"),
+            (&[QEMU], ROOT, all, ""),
+            (&[QEMU, "apt-get"], !ROOT, all, ""),
+            (&[QEMU, "brew"], !ROOT, all, ""),
+            // A tool that cannot be installed is named.
+            (&[], ROOT, &[], "error: qemu-system-aarch64 is not in PATH and no known package manager"),
+            (&["dnf"], !ROOT, &[],
+                "error: qemu-system-aarch64 is not in PATH; installing it with dnf needs root, and sudo was not found"),
+        ];
+        for (programs, root, missing, expected) in cases {
+            let machine = HostState {
+                missing_firmware: missing.to_vec(),
+                ..machine(programs, root)
+            };
+            let planned = planned(&machine);
+            let is_right = match expected.strip_prefix("error: ") {
+                Some(_) => planned.starts_with(expected),
+                None => planned == expected,
+            };
+            assert!(is_right, "{machine:?}: {planned}, expected {expected}");
         }
-        // Homebrew refuses to run as root.
-        assert_eq!(
-            lines(&machine(&["brew", "sudo"], false)),
-            ["brew install qemu"]
-        );
-    }
-
-    #[test]
-    fn missing_firmware_is_installed_where_a_package_has_it() {
-        let without = |missing: &[FirmwareFile], programs: &[&'static str], root| HostState {
-            missing_firmware: missing.to_vec(),
-            ..machine(programs, root)
-        };
-        assert_eq!(
-            lines(&without(&firmware::ALL, &[QEMU, "apt-get"], true)),
-            [
-                "apt-get update",
-                "apt-get install -y --no-install-recommends qemu-efi-aarch64 u-boot-qemu"
-            ]
-        );
-        assert_eq!(
-            lines(&without(&firmware::ALL, &[QEMU, "zypper", "sudo"], false)),
-            ["sudo zypper --non-interactive install qemu-uefi-aarch64"]
-        );
-        assert_eq!(
-            lines(&without(&[firmware::U_BOOT], &["dnf"], true)),
-            [
-                "dnf install -y qemu-system-aarch64-core",
-                "dnf install -y uboot-images-armv8"
-            ]
-        );
-        // All but boots through firmware works without.
-        assert!(lines(&without(&firmware::ALL, &[QEMU], true)).is_empty());
-        assert!(lines(&without(&firmware::ALL, &[QEMU, "apt-get"], false)).is_empty());
-        assert!(lines(&without(&firmware::ALL, &[QEMU, "brew"], false)).is_empty());
-    }
-
-    #[test]
-    fn a_tool_that_cannot_be_installed_is_named() {
-        let error = |m: &HostState| plan(m).unwrap_err().to_string();
-        assert!(error(&machine(&[], true)).contains("no known package manager"));
-        assert!(error(&machine(&["dnf"], false)).contains("sudo was not found"));
-        let bare = HostState {
+        let bare = |programs: &[&'static str]| HostState {
             targets: Vec::new(),
-            ..machine(&[QEMU], true)
+            ..machine(programs, ROOT)
         };
-        assert!(error(&bare).contains("rustup is not in PATH"));
-        let with_rustup = HostState {
-            targets: Vec::new(),
-            ..machine(&[QEMU, "rustup"], true)
-        };
-        assert_eq!(
-            lines(&with_rustup),
-            TARGETS.map(|target| format!("rustup target add {target}"))
-        );
+        assert!(planned(&bare(&[QEMU])).contains("rustup is not in PATH"));
+        let targets = TARGETS.map(|target| format!("rustup target add {target}"));
+        assert_eq!(planned(&bare(&[QEMU, "rustup"])), targets.join("; "));
     }
 
     #[test]

@@ -97,6 +97,25 @@ pub fn git(folder: &Path, arguments: &[&str]) -> Result<String> {
     capture(command)
 }
 
+/// The commit, marked if the work tree has changes in files that `counts` accepts.
+pub fn commit(counts: impl Fn(&str) -> bool) -> Result<String> {
+    let mut commit = git(&root(), &["rev-parse", "--short=12", "HEAD"])?;
+    commit.truncate(commit.trim_end().len());
+    let changed = git(&root(), &["status", "--porcelain"])?;
+    if changed.lines().any(counts) {
+        commit += " with changes";
+    }
+    Ok(commit)
+}
+
+/// The name of the host's CPU, or of its architecture.
+pub fn cpu_name() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let mut lines = text.lines();
+    let name = lines.find_map(|line| Some(line.strip_prefix("model name")?.split_once(": ")?.1));
+    name.unwrap_or(std::env::consts::ARCH).to_owned()
+}
+
 /// Builds and returns the path of the one resulting executable.
 pub fn build_executable<A: AsRef<std::ffi::OsStr>>(args: &[A]) -> Result<PathBuf> {
     let mut command = cargo(&["build", "--message-format=json-render-diagnostics"]);

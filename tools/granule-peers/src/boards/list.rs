@@ -7,7 +7,6 @@ use granule_cli::sizes::show_size;
 /// A board, on which all CPUs must come up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Board {
-    /// QEMU's name of the board.
     pub(super) name: &'static str,
     /// More options for QEMU. Serial lines here come before the console.
     pub(super) options: &'static str,

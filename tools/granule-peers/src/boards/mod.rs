@@ -14,6 +14,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail, ensure};
 use granule_cli::sizes::show_size;
 use granule_cli::{Initramfs, PageSize};
+use xtask::pairwise;
 use xtask::workspace::image_path;
 
 use self::list::{BOARDS, Board, Tree};
@@ -23,41 +24,31 @@ use crate::emulator::QEMUS;
 use crate::machine::program;
 use crate::peers::{Peers, TREES};
 
-/// A boot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 struct BoardBoot {
     board: &'static Board,
-    /// The place in the board's QEMUs, and in its page sizes.
-    qemu: usize,
-    page_size: usize,
+    qemu: &'static str,
+    page_size: PageSize,
 }
 
-impl BoardBoot {
-    fn page_size(&self) -> PageSize {
-        self.board.page_sizes[self.page_size]
-    }
-}
-
-/// Lists every board with every QEMU and every page size, or a sample that pairs each board's page
-/// sizes with its QEMUs.
+/// Lists every board with every QEMU and every page size, or a sample with every pair of them.
 fn cases(is_all: bool) -> Vec<BoardBoot> {
     let mut cases = Vec::new();
     for board in &BOARDS {
-        let (qemus, page_sizes) = (board.qemus.len(), board.page_sizes.len());
-        let case = |qemu, page_size| BoardBoot {
-            board,
-            qemu,
-            page_size,
-        };
-        if is_all {
-            let every = 0..qemus * page_sizes;
-            cases.extend(every.map(|at| case(at / page_sizes, at % page_sizes)));
-        } else {
-            let along = 0..qemus.max(page_sizes);
-            cases.extend(along.map(|at| case(at % qemus, at % page_sizes)));
+        for qemu in board.qemus {
+            cases.extend(board.page_sizes.iter().map(|&page_size| BoardBoot {
+                board,
+                qemu,
+                page_size,
+            }));
         }
     }
-    cases
+    let values = |case: &BoardBoot| [case.board.name, case.qemu, case.page_size.word()].to_vec();
+    if is_all {
+        cases
+    } else {
+        pairwise::covering(&cases, values)
+    }
 }
 
 /// Adds a check for each boot, or for a sample: each board with each of its page sizes, and each
@@ -83,16 +74,15 @@ pub(crate) fn all(peers: &Peers<'_>, is_all: bool) -> Result<()> {
     peers.each(
         &cases(is_all),
         |case| {
-            let (name, version) = (case.board.name, case.board.qemus[case.qemu]);
-            let size = show_size(case.page_size().bytes());
+            let (name, version) = (case.board.name, case.qemu);
+            let size = show_size(case.page_size.bytes());
             format!("board {name} of QEMU {version}, {size} pages")
         },
         |case| {
-            let version = case.board.qemus[case.qemu];
             let (tree, start) = match case.board.tree {
                 Tree::Qemu => (None, None),
                 Tree::Debian(tree) => (trees.get(tree), None),
-                Tree::Npcm845 => match Method::of(version) {
+                Tree::Npcm845 => match Method::of(case.qemu) {
                     Method::SpinTable => (Some(&spin_table), Some(start.as_path())),
                     Method::Psci => (Some(&psci), Some(start.as_path())),
                 },
@@ -103,7 +93,9 @@ pub(crate) fn all(peers: &Peers<'_>, is_all: bool) -> Result<()> {
                 start,
                 initramfs: &initramfs,
             };
-            run::boot(case.board, case.page_size(), &qemu(version)?, &with)
+            let folder = peers.files.new_folder()?;
+            let (board, page_size) = (case.board, case.page_size);
+            run::boot(board, page_size, &qemu(case.qemu)?, &with, folder.path())
         },
     );
     Ok(())
@@ -145,18 +137,5 @@ mod tests {
         }
         let rows = text.lines().filter(|line| line.starts_with("| `"));
         assert_eq!(rows.count(), BOARDS.len());
-    }
-
-    #[test]
-    fn the_sample_has_each_board_with_each_page_size_and_each_qemu() {
-        let (sample, all) = (cases(false), cases(true));
-        assert!(sample.len() < all.len());
-        for case in &all {
-            let has = |test: &dyn Fn(&BoardBoot) -> bool| {
-                sample.iter().any(|it| it.board == case.board && test(it))
-            };
-            assert!(has(&|it| it.qemu == case.qemu), "{case:?}");
-            assert!(has(&|it| it.page_size == case.page_size), "{case:?}");
-        }
     }
 }

@@ -13,7 +13,6 @@ const RELEASE: u64 = START + 0x80;
 /// The bytes at the start of RAM that are reserved: the boot ROM, and the code here.
 const RESERVED: u64 = 0x11_0000;
 
-/// The number of CPUs.
 pub(super) const CPUS: u64 = 4;
 
 /// The code at [`START`]. The first CPU finds the tree, which QEMU puts after the initramfs, at a
@@ -75,7 +74,6 @@ pub(super) fn code() -> Vec<u8> {
     bytes
 }
 
-/// Makes the tree.
 pub(super) fn tree(method: Method) -> Result<Vec<u8>> {
     let mut bytes = vec![0; 0x4000];
     let used =

@@ -2,16 +2,14 @@
 //! by the list. Boards without PSCI cannot be powered off, so the boot ends with the record.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Result, ensure};
 use granule_cli::PageSize;
 use granule_cli::sizes::show_size;
-use xtask::workspace::show;
+use xtask::machine::Machine;
 
 use super::list::Board;
 use super::npcm845;
@@ -34,24 +32,26 @@ pub(super) struct With<'a> {
 /// by the timer.
 const TEST: &str = "preempt";
 
+/// The beginning of the record's lines, and of its end.
+const MARK: &str = "@granule ";
+
 /// The kernel's record: the values of each key.
 type Record = BTreeMap<String, Vec<String>>;
 
 /// The record's line of the timer's driver.
 const TIMER: &str = "name=arm-timer page_sizes=4k,16k,64k in_use=true";
 
-/// Boots, and returns a line with the number of CPUs.
+/// Boots, with files in a folder of its own, and returns a line with the number of CPUs.
 pub(super) fn boot(
     board: &Board,
     page_size: PageSize,
     qemu: &Path,
     with: &With<'_>,
+    folder: &Path,
 ) -> Result<String> {
     let mut command = Command::new(qemu);
-    command.args(["-machine", board.name, "-display", "none"]);
-    command.args(["-monitor", "none", "-no-reboot"]);
+    command.args(["-machine", board.name, "-monitor", "none"]);
     command.args(board.options.split(' '));
-    command.args(["-serial", "stdio"]);
     command.arg("-kernel").arg(with.image);
     if let Some(tree) = with.tree {
         command.arg("-dtb").arg(tree);
@@ -70,8 +70,9 @@ pub(super) fn boot(
     let words = format!("arm64.pagesize={size} -- {}", TEST);
     command.arg("-initrd").arg(with.initramfs);
     command.args(["-append", &words]);
-    let record = run(command)?;
-    compare(&record, board, page_size)
+    let mut machine = Machine::start(command, board.name, folder, PATIENCE)?;
+    let console = machine.until(&format!("\n{MARK}end"))?;
+    compare(&record(&console), board, page_size)
 }
 
 /// Checks that the boot was as expected by the list.
@@ -105,75 +106,21 @@ fn compare(record: &Record, board: &Board, page_size: PageSize) -> Result<String
     ))
 }
 
-/// Starts QEMU, and ends it when the record is complete.
-fn run(mut command: Command) -> Result<Record> {
-    let text = show(&command);
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .with_context(|| format!("cannot start `{text}`"))?;
-    let console = child.stdout.take().context("QEMU has no output")?;
-    let (send, receive) = mpsc::channel();
-    let reader = std::thread::spawn(move || {
-        for line in BufReader::new(console).split(b'\n').map_while(Result::ok) {
-            let line = String::from_utf8_lossy(&line).trim_end().to_owned();
-            if send.send(line).is_err() {
-                break;
-            }
-        }
-    });
-    let record = read(&receive);
-    // It may have ended by itself.
-    let _ = child.kill();
-    child.wait().context("QEMU does not end")?;
-    drop(receive);
-    let _ = reader.join();
-    record.with_context(|| format!("`{text}`"))
-}
-
-fn read(lines: &mpsc::Receiver<String>) -> Result<Record> {
-    let deadline = Instant::now() + PATIENCE;
-    let patience = PATIENCE.as_secs();
+fn record(console: &str) -> Record {
     let mut record = Record::new();
-    let mut last = String::new();
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let line = lines.recv_timeout(left).map_err(|error| match error {
-            RecvTimeoutError::Timeout => {
-                anyhow!("no end after {patience} s; the last line was {last:?}")
-            }
-            RecvTimeoutError::Disconnected => {
-                anyhow!("QEMU ended before the record did; the last line was {last:?}")
-            }
-        })?;
-        match line.strip_prefix("@granule ") {
-            Some("end") => return Ok(record),
-            Some(pair) => {
-                let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-                let values = record.entry(key.to_owned()).or_default();
-                values.push(value.to_owned());
-            }
-            None if line.is_empty() => {}
-            None => last = line,
+    for line in console.lines().map(str::trim_end) {
+        if let Some((key, value)) = line.strip_prefix(MARK).and_then(|it| it.split_once('=')) {
+            let values = record.entry(key.to_owned()).or_default();
+            values.push(value.to_owned());
         }
     }
+    record
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::list::BOARDS;
     use super::*;
-
-    fn record(lines: &[&str]) -> Result<Record> {
-        let (send, receive) = mpsc::channel();
-        for line in lines {
-            send.send((*line).to_owned()).unwrap();
-        }
-        drop(send);
-        read(&receive)
-    }
 
     #[test]
     fn a_boot_must_be_as_expected_by_the_list() {
@@ -190,9 +137,8 @@ mod tests {
             "@granule user.exit_code=0",
             "@granule user.signal=0",
             "@granule outcome=ok",
-            "@granule end",
         ];
-        let judged = |lines: &[&str]| compare(&record(lines)?, &board, PageSize::K4);
+        let judged = |lines: &[&str]| compare(&record(&lines.join("\r\n")), &board, PageSize::K4);
         let line = judged(&good).unwrap();
         assert!(line.starts_with("2 of 2 CPUs up, "), "{line}");
         for at in 1..good.len() {
@@ -203,6 +149,6 @@ mod tests {
         }
         let other = [&["@granule cpu_mismatch=CPU 1 is broken"], &good[..]].concat();
         assert!(judged(&other).unwrap_err().to_string().contains("broken"));
-        assert!(compare(&record(&good).unwrap(), &board, PageSize::K64).is_err());
+        assert!(compare(&record(&good.join("\n")), &board, PageSize::K64).is_err());
     }
 }

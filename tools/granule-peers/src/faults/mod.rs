@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 use xtask::deadline::{Finished, run_for};
 use xtask::workspace::{cargo, image_path};
@@ -61,7 +61,6 @@ pub(crate) struct Subject<'a> {
     pub(crate) image: &'a Path,
     pub(crate) initrd: &'a Path,
     pub(crate) cpus: u32,
-    /// A folder for the files of the runs.
     pub(crate) folder: &'a Path,
 }
 
@@ -199,18 +198,12 @@ fn all(subject: &Subject<'_>, peers: &Peers<'_>) -> Vec<Value> {
             return Vec::new();
         }
     };
-    let mut done: Vec<Result<(String, String)>> = Vec::new();
-    done.resize_with(FAULTS.len(), || Err(anyhow!("it was not run")));
-    graph::all(
-        FAULTS.len(),
-        |at| {
-            // KASLR places the kernel at another address each time.
-            let plant = ["--plant", FAULTS[at].1];
-            let (report, _) = watch(subject, &format!("fault-{at}"), &plant, LEAVE)?;
-            Ok((shows(&report, &whole, &FAULTS[at])?, planted(&report)?))
-        },
-        |one| done[one.job] = one.result,
-    );
+    let done = graph::map(FAULTS.len(), |at| {
+        // KASLR places the kernel at another address each time.
+        let plant = ["--plant", FAULTS[at].1];
+        let (report, _) = watch(subject, &format!("fault-{at}"), &plant, LEAVE)?;
+        anyhow::Ok((shows(&report, &whole, &FAULTS[at])?, planted(&report)?))
+    });
     let found = done.iter().flatten();
     let places: Vec<String> = found.map(|(_, places)| places.clone()).collect();
     // Faults that were not found are reported below.

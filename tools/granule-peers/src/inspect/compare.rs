@@ -200,6 +200,13 @@ mod tests {
         Some(range.output + (address - range.start))
     }
 
+    /// The pages of that tree as Linux reports them.
+    fn reported(small: &Walked) -> BTreeMap<u64, u64> {
+        let first = small.ranges[0].start / PAGE;
+        let pages = (0..40).chain([50]);
+        pages.map(|page| (first + page, 0x8_0000 + page)).collect()
+    }
+
     #[test]
     fn agreement_is_counted() {
         let small = small();
@@ -210,50 +217,45 @@ mod tests {
             line,
             "2 ranges (all): 6 addresses agree, 4 beside them are mapped by neither"
         );
-        let first = small.ranges[0].start / PAGE;
-        let reported: BTreeMap<u64, u64> = (0..40)
-            .chain([50])
-            .map(|page| (first + page, 0x8_0000 + page))
-            .collect();
-        assert_eq!(pages(&small, &reported, PAGE).unwrap(), "41 pages");
+        let line = pages(&small, &reported(&small), PAGE).unwrap();
+        assert_eq!(line, "41 pages");
         assert!(same(&small, &small).is_ok());
     }
 
     #[test]
     fn each_difference_is_found() {
         let small = small();
-        let first = &small.ranges[0];
-        for wrong in [first.start, first.start + 20 * PAGE, first.last()] {
-            let error = translation(&small.ranges, |address| {
-                Ok(by(&small, address).map(|output| output ^ u64::from(address == wrong)))
-            });
-            let error = error.unwrap_err().to_string();
-            assert!(error.contains(&format!("{wrong:#x} is")), "{error}");
-        }
-        for wrong in [first.start - 1, first.last() + 1] {
-            let error = translation(&small.ranges, |address| {
-                Ok(by(&small, address).or((address == wrong).then_some(1)))
-            });
-            let error = error.unwrap_err().to_string();
-            assert!(error.contains("beside"), "{error}");
-        }
-        let page = first.start / PAGE;
-        let right: BTreeMap<u64, u64> = (0..40)
-            .chain([50])
-            .map(|at| (page + at, 0x8_0000 + at))
-            .collect();
-        let (mut other, mut more, mut fewer) = (right.clone(), right.clone(), right);
-        other.insert(page + 3, 1);
-        more.insert(page + 45, 1);
-        fewer.remove(&(page + 50));
-        for (reported, words) in [
-            (&other, "has the frame 0x1 for Linux"),
-            (&more, "in its tables"),
-            (&fewer, "Linux reported no frame"),
+        let (start, last) = (small.ranges[0].start, small.ranges[0].last());
+        for (wrong, words) in [
+            (start, format!("{start:#x} is")),
+            (start + 20 * PAGE, format!("{:#x} is", start + 20 * PAGE)),
+            (last, format!("{last:#x} is")),
+            (start - 1, "beside".to_owned()),
+            (last + 1, "beside".to_owned()),
         ] {
-            let error = pages(&small, reported, PAGE).unwrap_err().to_string();
-            assert!(error.contains(words), "{error}");
+            let error = translation(&small.ranges, |address| {
+                let right = by(&small, address);
+                Ok(if address == wrong {
+                    Some(right.unwrap_or(0) ^ 1)
+                } else {
+                    right
+                })
+            });
+            let error = error.unwrap_err().to_string();
+            assert!(error.contains(&words), "{error}");
         }
+        let (page, right) = (start / PAGE, reported(&small));
+        let changed = |page, frame: Option<u64>| {
+            let mut all = right.clone();
+            match frame {
+                Some(frame) => all.insert(page, frame),
+                None => all.remove(&page),
+            };
+            pages(&small, &all, PAGE).unwrap_err().to_string()
+        };
+        assert!(changed(page + 3, Some(1)).contains("has the frame 0x1 for Linux"));
+        assert!(changed(page + 45, Some(1)).contains("in its tables"));
+        assert!(changed(page + 50, None).contains("Linux reported no frame"));
         let mut changed = small.clone();
         changed.ranges[1].attributes ^= 1 << 54;
         assert!(same(&small, &changed).is_err());

@@ -28,7 +28,7 @@ const DUMP: Duration = Duration::from_secs(120);
 /// The first process. The inspected process loops forever and never waits, so a CPU has its tables.
 /// `stat_refresh` makes the kernel sum up the counters of its CPUs. `read` waits for two seconds;
 /// another process, such as `sleep`, would have tables of its own.
-const SCRIPT: &str = "#!/bin/busybox sh
+pub(crate) const SCRIPT: &str = "#!/bin/busybox sh
 count() {
   echo > /proc/sys/vm/stat_refresh
   while read key value rest; do
@@ -64,9 +64,8 @@ echo inspect ends
 wait
 ";
 
-const APPLETS: &str = "sh mount dd od";
+pub(crate) const APPLETS: &str = "sh mount dd od";
 
-/// Makes the initramfs of these guests.
 pub(super) fn archive(busybox: &[u8]) -> Initramfs {
     let archive = machine::archive(busybox, "/proc /dev /bin", APPLETS);
     archive.program("/init", SCRIPT.as_bytes())
@@ -85,14 +84,11 @@ pub(super) fn dump(qmp: &mut Qmp, folder: &Path, format: &str) -> Result<PathBuf
     Ok(path)
 }
 
-/// A stopped machine.
 pub(super) struct Guest {
     machine: Machine,
     qmp: Qmp,
     folder: tempfile::TempDir,
-    /// The output of the script.
     pub(super) output: Output,
-    /// The registers of its CPUs.
     pub(super) cpus: Vec<Registers>,
 }
 
@@ -103,11 +99,11 @@ impl Guest {
         let folder = tempfile::tempdir()?;
         let page_bytes = kernel.page_size.bytes();
         let words = format!("{WORDS} rodata={rodata} -- {page_bytes}");
-        let mut machine = Machine::start("linux", folder.path(), LIMIT, |qemu| {
-            qemu.args(["-cpu", CPU, "-m", MEMORY, "-seed", SEED, "-append", &words]);
-            qemu.arg("-kernel").arg(&kernel.image);
-            qemu.arg("-initrd").arg(initramfs);
-        })?;
+        let mut qemu = xtask::machine::virt();
+        qemu.args(["-cpu", CPU, "-m", MEMORY, "-seed", SEED, "-append", &words]);
+        qemu.arg("-kernel").arg(&kernel.image);
+        qemu.arg("-initrd").arg(initramfs);
+        let mut machine = Machine::start(qemu, "linux", folder.path(), LIMIT)?;
         let qmp = machine.qmp()?;
         let output = loop {
             if let Some(output) = output::read(&machine.said(), page_bytes)? {
@@ -148,7 +144,6 @@ impl Guest {
         self.cpus.iter().position(|cpu| root(cpu) != hidden)
     }
 
-    /// Returns the machine as a source.
     pub(super) fn live(&self) -> Result<Source> {
         Ok(self.machine.source().parse()?)
     }
@@ -161,7 +156,6 @@ impl Guest {
         }
     }
 
-    /// Dumps the machine in a format.
     pub(super) fn dump(&mut self, format: &str) -> Result<PathBuf> {
         dump(&mut self.qmp, self.folder.path(), format)
     }
@@ -192,11 +186,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_applet_is_used_in_the_script_and_its_edges_are_printed_once() {
-        for applet in APPLETS.split(' ') {
-            assert!(SCRIPT.contains(applet), "{applet}");
-        }
-        assert!(SCRIPT.starts_with("#!/bin/busybox sh\n"));
+    fn the_edges_of_the_output_are_printed_once() {
         for line in [output::BEGIN, output::END] {
             assert_eq!(SCRIPT.matches(&format!("echo {line}\n")).count(), 1);
         }

@@ -14,7 +14,7 @@ use granule_inspect::source::{ReadError, Source};
 use granule_inspect::{Opened, Options, open};
 use xtask::deadline::run_for;
 use xtask::files;
-use xtask::machine::Machine;
+use xtask::machine::{self, Machine};
 
 use super::compare::same;
 use super::{guest, of_kernel};
@@ -215,16 +215,14 @@ fn core(peers: &Peers<'_>, folder: &Path) -> Result<PathBuf> {
     let image = &peers.linux(0)?.image;
     let initramfs = folder.join("makedumpfile.cpio");
     files::write(&initramfs, archive.bytes())?;
-    let mut machine = Machine::start("makedumpfile", folder, LIMIT, |qemu| {
-        qemu.args(["-cpu", CPU, "-m", guest::MEMORY, "-seed", guest::SEED]);
-        qemu.args(["-device", "vmcoreinfo", "-append", guest::WORDS]);
-        qemu.arg("-kernel").arg(image);
-        qemu.arg("-initrd").arg(&initramfs);
-    })?;
+    let mut qemu = machine::virt();
+    qemu.args(["-cpu", CPU, "-m", guest::MEMORY, "-seed", guest::SEED]);
+    qemu.args(["-device", "vmcoreinfo", "-append", guest::WORDS]);
+    qemu.arg("-kernel").arg(image);
+    qemu.arg("-initrd").arg(&initramfs);
+    let mut machine = Machine::start(qemu, "makedumpfile", folder, LIMIT)?;
     let mut qmp = machine.qmp()?;
-    while !machine.said().contains(READY) {
-        machine.wait()?;
-    }
+    machine.until(READY)?;
     let core = guest::dump(&mut qmp, folder, "elf")?;
     as_linux_writes(&core)?;
     Ok(core)

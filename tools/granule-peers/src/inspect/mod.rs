@@ -5,7 +5,7 @@
 //! original core.
 
 mod compare;
-mod guest;
+pub(crate) mod guest;
 mod known;
 pub(crate) mod makedumpfile;
 mod output;

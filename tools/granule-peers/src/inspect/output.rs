@@ -14,7 +14,6 @@ pub(super) const END: &str = "inspect ends";
 const PRESENT: u64 = 1 << 63;
 const FRAME: u64 = (1 << 55) - 1;
 
-/// The output of the script.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Output {
     /// The inspected process.

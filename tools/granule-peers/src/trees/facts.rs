@@ -50,7 +50,6 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    /// Formats the facts as lines.
     fn lines(&self) -> Vec<String> {
         let [nodes, properties, bytes] = self.size;
         let mut lines = vec![format!(
@@ -77,28 +76,34 @@ impl Facts {
         lines
     }
 
-    /// Returns the sums of this tree, whose bytes have this hash.
     pub(super) fn totals(&self, hash: String) -> Totals {
         // Trees of test machines reserve ranges as large as the address space.
         let bytes = |pieces: &[Piece]| {
             let bytes = pieces.iter().map(|it| it.1 - it.0);
             bytes.fold(0, u64::saturating_add)
         };
-        let counts = [
-            self.banks.len(),
-            self.reserved.len(),
-            self.cpus,
-            self.others.iter().filter(|it| it.1.is_some()).count(),
-            self.left_out.len(),
-            usize::from(self.console.is_some()),
-            usize::from(matches!(self.console, Some(Ok(_)))),
-            self.serial.len(),
-            usize::from(matches!(self.intc, Some(Ok(_)))),
-        ];
+        let released = self.others.iter().filter(|it| it.1.is_some()).count();
+        let usable = usize::from(matches!(self.console, Some(Ok(_))));
+        let count = |number: usize| number as u64;
         Totals {
             different: BTreeSet::from([hash]),
-            bytes: [bytes(&self.banks), bytes(&self.reserved)],
-            counts,
+            counts: [
+                ("banks", count(self.banks.len())),
+                ("bytes of banks", bytes(&self.banks)),
+                ("reserved ranges", count(self.reserved.len())),
+                ("bytes reserved", bytes(&self.reserved)),
+                ("CPUs", count(self.cpus)),
+                ("CPUs with a release address", count(released)),
+                ("CPUs that cannot be started", count(self.left_out.len())),
+                ("consoles", count(self.console.iter().len())),
+                ("usable consoles", count(usable)),
+                ("serial lines", count(self.serial.len())),
+                (
+                    "interrupt controllers",
+                    count(self.intc.iter().flatten().count()),
+                ),
+            ]
+            .into(),
         }
     }
 }
@@ -124,44 +129,26 @@ pub(super) fn difference(ours: &Facts, theirs: &Facts) -> Option<String> {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Totals {
     different: BTreeSet<String>,
-    /// Bytes of banks and of reserved ranges.
-    bytes: [u64; 2],
-    /// Numbers, in the order of the output.
-    counts: [usize; 9],
+    counts: Vec<(&'static str, u64)>,
 }
 
 impl AddAssign for Totals {
     fn add_assign(&mut self, other: Self) {
         self.different.extend(other.different);
-        for (sum, one) in self.bytes.iter_mut().zip(other.bytes) {
-            *sum = sum.saturating_add(one);
+        if self.counts.is_empty() {
+            self.counts = other.counts;
+            return;
         }
-        for (sum, one) in self.counts.iter_mut().zip(other.counts) {
-            *sum += one;
+        for ((_, sum), (_, one)) in self.counts.iter_mut().zip(other.counts) {
+            *sum = sum.saturating_add(one);
         }
     }
 }
 
 impl fmt::Display for Totals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [in_banks, in_reserved] = self.bytes;
-        let [
-            banks,
-            reserved,
-            cpus,
-            released,
-            left_out,
-            consoles,
-            usable,
-            serial,
-            intc,
-        ] = self.counts;
-        write!(
-            f,
-            "{} of them different: {banks} banks of {in_banks:#x} bytes, {reserved} reserved ranges of {in_reserved:#x} \
-             bytes, {cpus} CPUs, {released} of which have a release address and {left_out} cannot be started, \
-             {consoles} consoles, {usable} of which can be used, {serial} serial lines, {intc} interrupt controllers",
-            self.different.len(),
-        )
+        write!(f, "{} of them different", self.different.len())?;
+        let mut counts = self.counts.iter();
+        counts.try_for_each(|(what, count)| write!(f, ", {what}: {count}"))
     }
 }

@@ -44,12 +44,7 @@ fn of_package(package: &Path) -> Result<String> {
     let mut totals = Totals::default();
     let (mut refused, mut differing) = (0, 0);
     let mut lines = Vec::new();
-    let mut outcomes = vec![Err("it was not read".to_owned()); count];
-    graph::all(
-        count,
-        |at| compare(&trees[at].1),
-        |done| outcomes[done.job] = done.result,
-    );
+    let outcomes = graph::map(count, |at| compare(&trees[at].1));
     for ((path, _), outcome) in trees.iter().zip(outcomes) {
         let why = match outcome {
             Ok(Ok(one)) => {

@@ -28,7 +28,6 @@ const GIC_V2: [&str; 7] = [
 
 const BCM2836: &str = "brcm,bcm2836-l1-intc";
 
-/// Finds the facts of an undamaged tree.
 pub(super) fn facts(bytes: &[u8]) -> Facts {
     // dtoolkit's check refuses names of more than 31 characters, which many trees have.
     let tree = Fdt::new_unchecked(bytes);
@@ -75,7 +74,6 @@ pub(super) fn facts(bytes: &[u8]) -> Facts {
     facts
 }
 
-/// Reads the first string of a property.
 fn string(node: &FdtNode<'_>, name: &str) -> Option<String> {
     let property = node.property(name)?;
     let first = property.value().split(|byte| *byte == 0).next()?;

@@ -30,13 +30,11 @@ impl Machine {
         CPUS[self.cpu].0
     }
 
-    /// Returns the value in each dimension, for pairwise covering.
     fn values(&self) -> Vec<usize> {
         vec![self.kernel, self.cpu, self.cpus as usize, self.qemu]
     }
 }
 
-/// Lists every machine that is possible with the CPUs.
 pub(super) fn full() -> Vec<Machine> {
     let mut all = Vec::new();
     for (kernel, linux) in LINUXES.iter().enumerate() {
@@ -57,38 +55,6 @@ pub(super) fn full() -> Vec<Machine> {
     all
 }
 
-/// Lists a few of them that cover every pair of values.
 pub(super) fn covering() -> Vec<Machine> {
     pairwise::covering(&full(), Machine::values)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::collections::BTreeSet;
-
-    #[test]
-    fn the_matrix_has_every_possible_machine() {
-        let all = full();
-        // Three kernels of 4K on three CPUs and two of 16K on two, with one and four CPUs, and two
-        // QEMUs.
-        assert_eq!(all.len(), (3 * 3 + 2 * 2) * 2 * 2);
-        for (at, machine) in all.iter().enumerate() {
-            assert!(!all[..at].contains(machine));
-            let is_16k = LINUXES[machine.kernel].page_size == PageSize::K16;
-            assert!(!is_16k || machine.cpu() != "cortex-a57");
-        }
-    }
-
-    #[test]
-    fn the_sample_covers_every_pair_and_is_small() {
-        let sample = covering();
-        let pairs = |machines: &[Machine]| {
-            let each = machines.iter().map(|it| pairwise::pairs(&it.values()));
-            each.flatten().collect::<BTreeSet<_>>()
-        };
-        assert_eq!(pairs(&full()), pairs(&sample));
-        // There are 13 pairs of kernel and CPU.
-        assert!((13..=15).contains(&sample.len()), "{}", sample.len());
-    }
 }

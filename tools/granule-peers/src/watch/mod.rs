@@ -5,7 +5,7 @@ mod linux;
 mod matrix;
 mod others;
 mod run;
-mod workload;
+pub(crate) mod workload;
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -13,8 +13,6 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use granule_cli::{Initramfs, PageSize};
 
-use self::matrix::Machine;
-use self::others::System;
 use crate::emulator;
 use crate::machine;
 use crate::peers::Peers;
@@ -38,7 +36,6 @@ echo watched to the end
 ";
 const LAST_LINE: &str = "watched to the end";
 
-/// Makes the initramfs with this first process.
 pub(crate) fn archive(busybox: &[u8]) -> Initramfs {
     machine::archive(busybox, "/bin", "").program("/init", SCRIPT)
 }
@@ -52,12 +49,6 @@ pub(crate) enum Machines {
     All,
 }
 
-/// A watched system.
-enum WatchedSystem {
-    Linux(Machine),
-    Other(System),
-}
-
 /// Returns a value that several cases share, or the reason why it could not be made.
 fn made<T>(all: &[Result<T>], at: usize) -> Result<&T> {
     match all.get(at) {
@@ -67,79 +58,74 @@ fn made<T>(all: &[Result<T>], at: usize) -> Result<&T> {
     }
 }
 
+/// A check's name, and its work with files in a folder.
+type Case<'a> = (String, Box<dyn Fn(&Path) -> Result<String> + Sync + 'a>);
+
 /// Watches Debian's kernels on these machines, and other systems too. Adds a check for each.
 pub(crate) fn watched(peers: &Peers<'_>, machines: Machines, with_others: bool) -> Result<()> {
-    let qemus = [OLDER, NEWEST].map(|at| peers.qemu(at));
+    let qemus = &[OLDER, NEWEST].map(|at| peers.qemu(at));
     let machines = match machines {
         Machines::None => Vec::new(),
         Machines::Sample => matrix::covering(),
         Machines::All => matrix::full(),
     };
-    let mut cases: Vec<WatchedSystem> = machines.into_iter().map(WatchedSystem::Linux).collect();
-    let others = with_others.then(|| others::all(peers));
-    match others.unwrap_or_else(|| Ok(Vec::new())) {
-        Ok(others) => cases.extend(others.into_iter().map(WatchedSystem::Other)),
-        Err(error) => peers.add("watch, systems other than Linux", Err(error)),
-    }
-    let initrds: Vec<_> = (0..peers.linuxes.len())
-        .map(|at| initrd(peers, at))
-        .collect();
+    let initrds = (0..peers.linuxes.len()).map(|at| initrd(peers, at));
+    let initrds = &initrds.collect::<Vec<_>>();
+    let mut cases: Vec<Case<'_>> = Vec::new();
     // The first run with each QEMU is recorded; the recording must have the same verdict.
-    let is_recorded = |machine: &Machine| {
-        let linuxes = cases.iter().filter_map(|case| match case {
-            WatchedSystem::Linux(other) => Some(other),
-            WatchedSystem::Other(_) => None,
-        });
-        let mut same = linuxes.filter(|it| it.qemu == machine.qemu);
-        same.next() == Some(machine)
-    };
-    let run = |case: &WatchedSystem, folder: &Path| match case {
-        WatchedSystem::Other(system) => system.watch(made(&qemus, system.qemu())?, folder),
-        WatchedSystem::Linux(machine) => {
+    let mut has_recording = [false; 2];
+    for machine in machines {
+        let is_recorded = !std::mem::replace(&mut has_recording[machine.qemu], true);
+        let work = move |folder: &Path| {
             let kernel = peers.linux(machine.kernel)?;
             let is_6_1 = kernel.version().starts_with("6.1.");
-            linux::LinuxRun {
-                qemu: made(&qemus, machine.qemu)?,
+            let is_6_12 = kernel.version().starts_with("6.12.");
+            let run = linux::LinuxRun {
+                qemu: made(qemus, machine.qemu)?,
                 interface: INTERFACES[machine.qemu],
                 image: &kernel.image,
-                initrd: made(&initrds, machine.kernel)?,
+                initrd: made(initrds, machine.kernel)?,
                 page_size: kernel.page_size,
                 cpu: machine.cpu(),
                 cpus: machine.cpus,
-                is_recorded: is_recorded(machine),
+                is_recorded,
                 knows_indirection: !is_6_1,
-                leaves: !(kernel.version().starts_with("6.12.")
-                    && kernel.page_size == PageSize::K4
-                    && machine.cpu() == "max"),
+                leaves: !(is_6_12 && kernel.page_size == PageSize::K4 && machine.cpu() == "max"),
                 loses: !is_6_1,
-            }
-            .watch(folder)
-        }
+            };
+            run.watch(folder)
+        };
+        let kernel = peers.linux(machine.kernel).map(|it| (&*it.name, it.size()));
+        let (kernel, size) = kernel.unwrap_or(("Linux", String::new()));
+        let version = emulator::QEMUS[machine.qemu].version;
+        let (cpu, cpus) = (machine.cpu(), machine.cpus);
+        let name = format!("watch, QEMU {version}, {kernel}, {size}, {cpu}, CPUs: {cpus}");
+        cases.push((name, Box::new(work)));
+    }
+    let others = if with_others {
+        others::all(peers)
+    } else {
+        Ok(Vec::new())
     };
-    let name = |case: &WatchedSystem| match case {
-        WatchedSystem::Other(system) => format!("watch, {}", system.name),
-        WatchedSystem::Linux(machine) => {
-            let kernel = peers.linux(machine.kernel);
-            let kernel = kernel.map_or("Linux".to_owned(), |it| {
-                format!("{}, {}", it.name, it.size())
-            });
-            let version = emulator::QEMUS[machine.qemu].version;
-            let (cpu, cpus) = (machine.cpu(), machine.cpus);
-            format!("watch, QEMU {version}, {kernel}, {cpu}, CPUs: {cpus}")
-        }
-    };
-    let work = |case: &WatchedSystem| {
+    for system in others.unwrap_or_else(|error| {
+        peers.add("watch, systems other than Linux", Err(error));
+        Vec::new()
+    }) {
+        let name = format!("watch, {}", system.name);
+        let work = move |folder: &Path| system.watch(made(qemus, system.qemu())?, folder);
+        cases.push((name, Box::new(work)));
+    }
+    let work = |(_, work): &Case<'_>| {
         let began = Instant::now();
         let folder = peers.files.new_folder()?;
         // Recordings and flashes are large, and removed with their folder.
-        let line = run(case, folder.path())?;
+        let line = work(folder.path())?;
         Ok(format!("{line}, {:.0} s", began.elapsed().as_secs_f32()))
     };
-    peers.each(&cases, name, work);
+    peers.each(&cases, |(name, _)| name.clone(), work);
     Ok(())
 }
 
-/// Makes the initramfs for the kernel at this place.
 fn initrd(peers: &Peers<'_>, at: usize) -> Result<PathBuf> {
     let modules = peers.modules(at, &workload::MODULES);
     let archive = workload::archive(&peers.busybox, &modules.context("the kernel's modules")?)?;

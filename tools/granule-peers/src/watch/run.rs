@@ -26,13 +26,11 @@ pub(super) struct Run<'a> {
     pub(super) qemu: &'a Path,
     /// QEMU's options, without those of the console, which is a file.
     pub(super) options: Vec<OsString>,
-    /// The input of the console.
     pub(super) input: &'a str,
     /// The file of accepted findings for `granule watch --accept`.
     pub(super) accepted: Option<&'a Path>,
     /// Whether the run is recorded, and the recording is checked too.
     pub(super) is_recorded: bool,
-    /// A folder for the files of the run.
     pub(super) folder: &'a Path,
 }
 
@@ -44,7 +42,6 @@ pub(super) struct Watched {
 }
 
 impl Run<'_> {
-    /// Watches the machine to its end.
     pub(super) fn watch(&self) -> Result<Watched> {
         let file = |name: &str| self.folder.join(name);
         files::write(&file("input"), self.input)?;
@@ -138,7 +135,6 @@ impl Run<'_> {
     }
 }
 
-/// Returns the findings of a run.
 pub(super) fn findings(report: &Value) -> &[Value] {
     items(&report["findings"])
 }
@@ -156,7 +152,6 @@ fn count(report: &Value) -> u64 {
     decided.filter_map(|it| it["count"].as_u64()).sum()
 }
 
-/// Returns the number of events of a kind.
 pub(super) fn events(report: &Value, kind: &str) -> u64 {
     report["events"][kind].as_u64().unwrap_or_default()
 }
@@ -173,7 +168,6 @@ pub(super) fn saw(report: &Value, least: &[(&str, u64)]) -> Result<()> {
     Ok(())
 }
 
-/// Formats a finding in one line.
 fn line(finding: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or("?").to_owned();
     let place = match finding["function"].as_str() {

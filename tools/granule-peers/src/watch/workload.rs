@@ -9,7 +9,7 @@ use xtask::workspace::image_path;
 
 use crate::machine::{self, last_line, program};
 
-const SCRIPT: &[u8] = include_bytes!("workload.sh");
+pub(crate) const SCRIPT: &[u8] = include_bytes!("workload.sh");
 
 /// The steps of the script, which prints a line after each.
 const STEPS: [&str; 8] = [
@@ -23,7 +23,7 @@ const LOST: &str = "lost in fork: ";
 /// The last line of our kernel, which has no program to run.
 const NEXT: &str = "@granule outcome=ok";
 
-const APPLETS: &str =
+pub(crate) const APPLETS: &str =
     "cat dd echo grep insmod ls mount poweroff rmmod sed seq sh sha256sum sleep test true";
 
 /// Modules in the order in which they can be loaded; a kernel that lacks one has it built in.
@@ -118,12 +118,8 @@ mod tests {
     #[test]
     fn a_step_that_was_not_done_is_named() {
         let mut console: String = STEPS.iter().map(|it| format!("done: {it}\r\n")).collect();
-        assert!(
-            judge(&console, true)
-                .unwrap_err()
-                .to_string()
-                .contains("next kernel")
-        );
+        let error = judge(&console, true).unwrap_err().to_string();
+        assert!(error.contains("next kernel"), "{error}");
         console += NEXT;
         judge(&console, true).unwrap();
         judge(&console, false).unwrap_err();
@@ -147,18 +143,12 @@ mod tests {
     }
 
     #[test]
-    fn the_script_has_each_step_and_uses_every_file() {
+    fn the_script_has_each_step_and_uses_every_module() {
         let script = str::from_utf8(SCRIPT).unwrap();
-        assert!(script.starts_with("#!/bin/busybox sh\n"));
         let order = STEPS[..7].join(" ");
         assert!(script.contains(&format!("for name in {order}; do")));
         for name in &STEPS[..7] {
             assert!(script.contains(&format!("\n{name}() {{")), "{name}");
-        }
-        for applet in APPLETS.split(' ') {
-            // `sh` runs the script, and the shell has its own `test` and `true`.
-            let is_used = script.contains(applet) || ["test", "true"].contains(&applet);
-            assert!(is_used, "{applet}");
         }
         for module in MODULES {
             assert!(script.contains(module), "{module}");

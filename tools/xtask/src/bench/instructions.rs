@@ -1,7 +1,6 @@
 //! The instructions of the rows of `granule-bench` on arm64, counted by `examples/instruction-counts` under QEMU's
 //! `-icount`: once with link-time optimisation, and once as cargo builds where nobody says otherwise.
 
-use std::collections::HashSet;
 use std::fmt::Write as _;
 
 use anyhow::{Context, Result, ensure};
@@ -9,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::reached;
 use crate::guest;
+use xtask::drawn;
 use xtask::workspace::{KERNEL_TARGET, build_executable, root, target_dir};
 
 /// A build: its profile, whether that has link-time optimisation, and what the program is to count. The ranges of
@@ -102,60 +102,44 @@ impl Counts {
     }
 }
 
-/// Writes a block of lines for each job, with a line for each subject, and the goals of each build.
+/// A table with a row for each job and subject and a column for each build and step, and the goals of each build.
 pub(super) fn text(result: &Value) -> Result<String> {
-    let rows = result["rows"].as_array().context("no rows")?;
-    let mut text = format!("{:37}", "instructions");
-    for build in ["with LTO", "without"] {
-        let _ = write!(text, "  {build:>8}");
-        STEPS.iter().for_each(|step| {
-            let _ = write!(text, " {step:>8}");
-        });
-    }
-    text.push('\n');
-    let (mut jobs, mut lines) = (HashSet::new(), HashSet::new());
-    for row in rows {
-        let job = ["bytes", "leaf_bytes", "calls"].map(|key| row[key].to_string());
-        let is_of_job = |other: &&Value| {
-            ["bytes", "leaf_bytes", "calls"]
-                .iter()
-                .all(|key| other[*key] == row[*key])
-        };
-        if !jobs.insert(job.clone()) {
-            continue;
-        }
+    let mut lines: Vec<([String; 2], [String; BUILDS.len() * STEPS.len()])> = Vec::new();
+    for row in result["rows"].as_array().context("no rows")? {
         let number = |key: &str| row[key].as_u64().unwrap_or(0);
-        let calls = row["calls"].as_str().unwrap_or_default();
-        let each = if calls == "range" { "leaf" } else { "call" };
+        let word = |key: &str| row[key].as_str().unwrap_or_default();
         let (bytes, leaf) = (number("bytes") >> 20, number("leaf_bytes") >> 10);
-        let _ = writeln!(text, "{bytes} MiB, leaves of {leaf} KiB, {calls}: a {each}");
-        for row in rows.iter().filter(is_of_job) {
-            let subject = row["subject"].as_str().unwrap_or_default();
-            if !lines.insert((job.clone(), subject)) {
-                continue;
-            }
-            let same = || {
-                rows.iter()
-                    .filter(is_of_job)
-                    .filter(|it| it["subject"] == subject)
-            };
-            let _ = write!(text, "  {subject:<35}");
-            for build in &BUILDS {
-                let _ = write!(text, "  {:8}", "");
-                for step in STEPS {
-                    let mut found =
-                        same().filter(|it| it["lto"] == build.lto && it["step"] == step);
-                    let count = found.next().and_then(|it| a_call(it, each));
-                    let _ = match count {
-                        Some(count) => write!(text, " {count:>8.1}"),
-                        None => write!(text, " {:>8}", ""),
-                    };
-                }
-            }
-            text.truncate(text.trim_end().len());
-            text.push('\n');
+        let (each, count) = match word("calls") {
+            "range" => ("leaf", "leaves"),
+            _ => ("call", "call_count"),
+        };
+        let calls = word("calls");
+        let job = format!("{bytes} MiB, leaves of {leaf} KiB, {calls}: a {each}");
+        let names = [job, word("subject").to_owned()];
+        let place = lines.iter().position(|(other, _)| *other == names);
+        let place = place.unwrap_or_else(|| {
+            lines.push((names, Default::default()));
+            lines.len() - 1
+        });
+        let build = BUILDS.iter().position(|build| row["lto"] == build.lto);
+        let step = STEPS.iter().position(|step| word("step") == *step);
+        if let (Some(build), Some(step)) = (build, step) {
+            let figure = number("instructions") as f64 / number(count) as f64;
+            lines[place].1[build * STEPS.len() + step] = format!("{figure:.1}");
         }
     }
+    let columns = ["with LTO", "without"].into_iter();
+    let columns = columns.flat_map(|build| STEPS.map(|step| format!("{build}: {step}")));
+    let head: Vec<_> = ["instructions", ""]
+        .map(str::to_owned)
+        .into_iter()
+        .chain(columns)
+        .collect();
+    let mut table = drawn::table(2, &head.iter().map(String::as_str).collect::<Vec<_>>());
+    for (names, figures) in lines {
+        table.add_row(names.into_iter().chain(figures));
+    }
+    let mut text = format!("{table}\n");
     for goal in result["goals"].as_array().into_iter().flatten() {
         let what = goal["what"].as_str().unwrap_or_default();
         let build = if goal["lto"] == true {
@@ -170,16 +154,6 @@ pub(super) fn text(result: &Value) -> Result<String> {
         );
     }
     Ok(text)
-}
-
-/// Divides the instructions of a row by its leaves or its calls.
-fn a_call(row: &Value, each: &str) -> Option<f64> {
-    let key = if each == "leaf" {
-        "leaves"
-    } else {
-        "call_count"
-    };
-    Some(row["instructions"].as_f64()? / row[key].as_f64()?)
 }
 
 #[cfg(test)]
@@ -208,10 +182,15 @@ mod tests {
             (&json!(true), &json!(false))
         );
         let text = text(&json!({"rows": all.rows, "goals": all.goals})).unwrap();
-        let line = text.lines().find(|line| line.starts_with("  granule"));
-        let words: Vec<_> = line.unwrap().split_whitespace().collect();
-        assert_eq!(words, ["granule", "10.0", "12.5"], "{text}");
-        assert!(text.contains("4 pages: a call"), "{text}");
+        let line = text.lines().find(|line| line.contains("granule")).unwrap();
+        let words: Vec<_> = line
+            .split([' ', '│', '┆'])
+            .filter(|word| !word.is_empty())
+            .collect();
+        assert_eq!(
+            words.join(" "),
+            "0 MiB, leaves of 4 KiB, 4 pages: a call granule 10.0 12.5"
+        );
         assert!(
             text.contains("without: map: at most 1.5, measured 1.25: reached"),
             "{text}"

@@ -65,7 +65,6 @@ pub(crate) fn check_all() -> Result<()> {
     Ok(())
 }
 
-/// The command.
 pub(crate) fn figures(options: &FiguresOptions) -> Result<ExitCode> {
     Ok(match make(options)? {
         0 => ExitCode::SUCCESS,

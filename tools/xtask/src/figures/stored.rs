@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::runs::Run;
 use xtask::files;
 use xtask::graph;
-use xtask::workspace::{capture, git, program, root};
+use xtask::workspace::{capture, commit, cpu_name, program, root};
 
 /// The name of a run's file from the workspace's root.
 pub(super) fn name(run: &str) -> String {
@@ -54,20 +54,12 @@ pub(super) struct Made {
 
 impl Made {
     pub(super) fn here() -> Result<Self> {
-        let git = |arguments: &[&str]| git(&root(), arguments);
-        let mut commit = git(&["rev-parse", "--short=12", "HEAD"])?.trim().to_owned();
-        let changed = git(&["status", "--porcelain", "--untracked-files=no"])?;
+        let is_new = |line: &str| line.starts_with("??");
         let is_code = |line: &str| !line.ends_with(".md") && !line.contains("docs/results/");
-        if changed.lines().any(is_code) {
-            commit += " with changes";
-        }
-        let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let model = cpus.lines().find(|line| line.starts_with("model name"));
-        let model = model.and_then(|line| Some(line.split_once(": ")?.1));
-        let model = model.unwrap_or(std::env::consts::ARCH);
+        let commit = commit(|line| is_code(line) && !is_new(line))?;
         let qemu = capture(program("qemu-system-aarch64", &["--version"]))?;
         let qemu = qemu.lines().next().unwrap_or_default();
-        let machine = format!("{} × {model}; {qemu}", graph::parallel());
+        let machine = format!("{} × {}; {qemu}", graph::parallel(), cpu_name());
         Ok(Self { commit, machine })
     }
 }

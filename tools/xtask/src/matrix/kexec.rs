@@ -3,6 +3,7 @@
 //! Pure functions over tables, as for the matrix of single boots; [`payload`] makes the disk for the next
 //! kernel. The next kernel is the same image with its own page size.
 
+use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::payload;
@@ -108,10 +109,10 @@ impl Expected for KexecBoot {
         words
     }
 
-    fn mismatches(&self, record: &Value, sha256: &str) -> Vec<String> {
+    fn values(&self) -> Vec<(String, Value)> {
         let bytes = |kib: u32| json!(u64::from(kib) << 10);
         let stays = self.el == 2 && self.machine().vhe;
-        let mut wrong = Vec::new();
+        let mut values = Vec::new();
         for (at, page_size) in [(0, self.from), (1, self.to)] {
             let of_each = [
                 ("page_size", bytes(page_size)),
@@ -125,81 +126,49 @@ impl Expected for KexecBoot {
                 ("ended", json!(true)),
                 ("record_faults", json!([])),
             ];
-            for (key, expected) in of_each {
-                wrong.extend(boot::differs(
-                    record,
-                    &format!("boots.{at}.{key}"),
-                    &expected,
-                ));
-            }
+            values.extend(of_each.map(|(key, value)| (format!("boots.{at}.{key}"), value)));
         }
         let dsb = if self.uncached { DSB_UNCACHED } else { DSB };
-        let of_both = [
-            ("image.sha256", json!(sha256)),
+        values.extend(boot::owned([
             ("kexec.from_page_size", bytes(self.from)),
             ("kexec.to_page_size", bytes(self.to)),
             ("kexec.digest_ok", json!(true)),
             ("kexec.dsb", json!(dsb)),
             ("boots.1.kexec.uncached", json!(self.uncached)),
-        ];
-        for (key, expected) in of_both {
-            wrong.extend(boot::differs(record, key, &expected));
-        }
-        wrong.extend(
-            self.moved(record)
-                .unwrap_or_else(|error| vec![format!("{error:#}")]),
-        );
-        wrong
+        ]));
+        values
     }
-}
 
-impl KexecBoot {
     /// Exactly two kernels, every given file, and all bytes copied or none.
-    fn moved(&self, record: &Value) -> anyhow::Result<Vec<String>> {
-        let mut wrong = Vec::new();
+    fn faults(&self, record: &Value) -> Result<Vec<String>> {
         let boots = boot::at(record, "boots")?.as_array().map_or(0, Vec::len);
-        if boots != 2 {
-            wrong.push(format!("boots has {boots} records, expected 2"));
-        }
         let image = boot::number(record, "image.bytes")?;
         let total = boot::number(record, "kexec.bytes_total")?;
         let copied = boot::number(record, "kexec.bytes_copied")?;
         let lines = boot::number(record, "kexec.lines_cleaned")?;
         let given = image + self.payload.unwrap_or(0) as u64;
-        // The device tree is a segment too.
-        if total <= given {
-            wrong.push(format!(
-                "kexec.bytes_total is {total}, expected more than the {given} of image and disk"
-            ));
-        }
-        // Whole pages are copied.
-        if self.copy && copied < total {
-            wrong.push(format!(
-                "kexec.bytes_copied is {copied}, expected no less than bytes_total ({total})"
-            ));
-        }
-        if !self.copy && copied != 0 {
-            wrong.push(format!("kexec.bytes_copied is {copied}, expected 0"));
-        }
-        // Bytes in place were cleaned at load time.
-        if self.copy != (lines > 0) {
-            let expected = if self.copy { "some" } else { "none" };
-            wrong.push(format!(
-                "kexec.lines_cleaned is {lines}, expected {expected}"
-            ));
-        }
         let disk = boot::number(record, "boots.1.kexec.segment.initrd.bytes").ok();
         let arrived = match self.payload {
             Some(bytes) => disk.is_some_and(|disk| disk > bytes as u64),
             None => disk.is_none_or(|disk| disk == 0),
         };
-        if !arrived {
-            wrong.push(format!(
-                "boots.1.kexec.segment.initrd.bytes is {disk:?}, with {:?} in the disk",
-                self.payload
-            ));
-        }
-        Ok(wrong)
+        let (all, disk_bytes) = (self.copy, self.payload);
+        #[rustfmt::skip]
+        let judged = [
+            (boots == 2, format!("boots has {boots} records, expected 2")),
+            // The device tree is a segment too.
+            (total > given,
+                format!("kexec.bytes_total is {total}, expected more than the {given} of image and disk")),
+            // Whole pages are copied.
+            (if all { copied >= total } else { copied == 0 },
+                format!("kexec.bytes_copied is {copied} of {total}, with all to copy: {all}")),
+            // Bytes in place were cleaned at load time.
+            (all == (lines > 0), format!("kexec.lines_cleaned is {lines}, with lines to clean: {all}")),
+            (arrived,
+                format!("boots.1.kexec.segment.initrd.bytes is {disk:?}, with {disk_bytes:?} in the disk")),
+        ];
+        let wrong = judged.into_iter().filter(|(is_right, _)| !is_right);
+        Ok(wrong.map(|(_, line)| line).collect())
     }
 }
 

@@ -9,22 +9,18 @@ use anyhow::Result;
 use granule_cli::Initramfs;
 
 use xtask::files;
-use xtask::workspace::{root, target_dir};
+use xtask::workspace::target_dir;
 
-/// The path of the disk with this many bytes, relative to the workspace's root if it is inside.
+/// The path of the disk with this many bytes.
 pub(crate) fn path(bytes: usize) -> PathBuf {
     let name = format!("payload-{bytes}.cpio");
-    let path = target_dir().join("soak").join(name);
-    match path.strip_prefix(root()) {
-        Ok(inside) => inside.to_owned(),
-        Err(_) => path,
-    }
+    target_dir().join("soak").join(name)
 }
 
 /// Writes that disk. Its bytes depend on their number only.
 pub(crate) fn make(bytes: usize) -> Result<()> {
     let archive = archive(bytes);
-    files::replace(&root().join(path(bytes)), |to| Ok(archive.write(to)?))
+    files::replace(&path(bytes), |to| Ok(archive.write(to)?))
 }
 
 fn archive(bytes: usize) -> Initramfs {

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 
 use super::program::Program;
 use crate::check::HARNESS;
-use crate::fuzz::targets;
+use crate::fuzz::{Target, targets};
 use crate::history::PARTS;
 use crate::matrix::{self, kexec};
 
@@ -20,7 +20,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// Operations of the library on the model of the MMU.
 const OPERATIONS: u64 = 1_200_000;
 /// The factor over `make test`: cases of each property, schedules of each interleaving.
-const TIMES: u32 = 10;
+const TIMES: u64 = 10;
 /// Child processes that make calls on each machine.
 const HOSTILE_CHILDREN: u64 = 1_000;
 /// Events of each kind taken out of each of four traces.
@@ -55,11 +55,33 @@ pub(crate) struct SoakCase {
     pub(crate) expected: Duration,
 }
 
+/// Whether a program prints libtest's summaries.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Prints {
+    Tests,
+    Other,
+}
+
 impl SoakCase {
-    /// A program that keeps one core busy. It counts as hung long after its expected end, on a busy machine too.
-    fn program(name: impl Into<String>, minutes: f32, mut program: Program) -> Self {
+    /// A call of cargo that keeps one core busy. It counts as hung long after its expected end, on a busy machine too.
+    fn cargo(
+        name: impl Into<String>,
+        minutes: f32,
+        prints: Prints,
+        words: &str,
+        variables: &[(&'static str, u64)],
+    ) -> Self {
         let expected = MINUTE.mul_f32(minutes);
-        program.limit = 60 * MINUTE + 15 * expected;
+        let variables = variables
+            .iter()
+            .map(|(name, value)| (*name, value.to_string()));
+        let program = Program {
+            program: PathBuf::from("cargo"),
+            arguments: words.split_whitespace().map(str::to_owned).collect(),
+            variables: variables.collect(),
+            tests: prints == Prints::Tests,
+            limit: 60 * MINUTE + 15 * expected,
+        };
         Self {
             name: name.into(),
             typed: program.typed(),
@@ -67,6 +89,13 @@ impl SoakCase {
             alone: false,
             expected,
         }
+    }
+
+    /// A test of kernels in QEMU, on the image and the programs that the soak built. Not alone: in a guest with more CPUs
+    /// than the host, a CPU waits in each TLBI for CPUs that the host does not run. Another guest uses that time.
+    fn guests(name: String, minutes: f32, test: &str, variables: [(&'static str, u64); 2]) -> Self {
+        let words = format!("test -p granule-cli --test qemu -- --nocapture {test}");
+        Self::cargo(name, minutes, Prints::Tests, &words, &variables)
     }
 
     /// A program that keeps all cores busy.
@@ -88,21 +117,9 @@ impl SoakCase {
         }
     }
 
-    fn one_kernel(case: matrix::MatrixBoot) -> Self {
-        Self::boot(&case, Work::Boot(case.clone()))
-    }
-
-    fn two_kernels(case: kexec::KexecBoot) -> Self {
-        Self::boot(&case, Work::Kexec(case.clone()))
-    }
-
     /// Its part of the machine's time: cases that do not run alone share it in pairs.
     pub(crate) fn share(&self) -> Duration {
-        if self.alone {
-            self.expected
-        } else {
-            self.expected / 2
-        }
+        self.expected / if self.alone { 1 } else { 2 }
     }
 }
 
@@ -111,146 +128,125 @@ impl SoakCase {
 /// boots of both. Steps of `make test-all` that would draw nothing and last no longer here are not
 /// cases: a repetition would add nothing.
 pub(crate) fn all(seed: u64, random: usize) -> Result<Vec<SoakCase>> {
-    let mut cases = vec![model(seed), properties(seed)];
-    cases.extend(fuzz(seed)?);
-    cases.extend(under_miri());
-    cases.push(hostile_calls(seed));
-    cases.push(sensitivity(seed));
-    cases.extend(peers());
-    cases.extend([instructions(), stress_in_real_time()]);
-    cases.extend(stress(seed));
+    let mut cases = programs(seed);
+    cases.splice(2..2, fuzz(seed)?);
     let mut boots = matrix::full();
     boots.extend(matrix::random(seed, random));
     boots.sort();
     boots.dedup();
-    cases.extend(boots.into_iter().map(SoakCase::one_kernel));
+    cases.extend(
+        boots
+            .into_iter()
+            .map(|it| SoakCase::boot(&it, Work::Boot(it.clone()))),
+    );
     let mut leaving = kexec::full();
     leaving.extend(kexec::random(seed, RANDOM_KEXEC));
     leaving.sort();
     leaving.dedup();
-    cases.extend(leaving.into_iter().map(SoakCase::two_kernels));
+    cases.extend(
+        leaving
+            .into_iter()
+            .map(|it| SoakCase::boot(&it, Work::Kexec(it.clone()))),
+    );
     Ok(cases)
 }
 
-/// A run of `cargo`: its words, the variables, and whether it prints libtest's summaries.
-fn cargo(words: &str, variables: &[(&'static str, String)], tests: bool) -> Program {
-    Program {
-        program: PathBuf::from("cargo"),
-        arguments: words.split_whitespace().map(str::to_owned).collect(),
-        variables: variables.to_vec(),
-        tests,
-        limit: Duration::ZERO,
-    }
-}
-
-fn model(seed: u64) -> SoakCase {
-    let variables = [
-        ("GRANULE_HARNESS_SEED", seed.to_string()),
-        ("GRANULE_HARNESS_OPERATIONS", OPERATIONS.to_string()),
-    ];
-    let words = format!("test -p granule-model --test harness -- --nocapture {HARNESS}");
-    let name = format!("model harness, {OPERATIONS} operations");
-    SoakCase::program(name, 17.0, cargo(&words, &variables, true)).alone()
-}
-
-/// The properties and interleavings of the host tests, with other draws than in `make test`.
-fn properties(seed: u64) -> SoakCase {
+/// The programs, but for the fuzz targets.
+fn programs(seed: u64) -> Vec<SoakCase> {
+    use Prints::{Other, Tests};
     // Far from the seed of `packages::draws`.
-    let drawn = (seed * 1_000_000).to_string();
-    let variables = [
-        ("PROPTEST_RNG_SEED", drawn.clone()),
-        ("SHUTTLE_RANDOM_SEED", drawn),
-        ("GRANULE_TIMES", TIMES.to_string()),
+    let drawn = seed * 1_000_000;
+    let mut cases = vec![
+        SoakCase::cargo(
+            format!("model harness, {OPERATIONS} operations"),
+            17.0,
+            Tests,
+            &format!("test -p granule-model --test harness -- --nocapture {HARNESS}"),
+            &[
+                ("GRANULE_HARNESS_SEED", seed),
+                ("GRANULE_HARNESS_OPERATIONS", OPERATIONS),
+            ],
+        )
+        .alone(),
+        SoakCase::cargo(
+            format!("properties and interleavings, {TIMES} times as many cases"),
+            4.0,
+            Tests,
+            "test --no-fail-fast -p granule -p granule-boot -p granule-kexec -p granule-trace \
+             -p granule-model -p granule-kcore --all-features --lib --bins --tests",
+            &[
+                ("PROPTEST_RNG_SEED", drawn),
+                ("SHUTTLE_RANDOM_SEED", drawn),
+                ("GRANULE_TIMES", TIMES),
+            ],
+        )
+        .alone(),
     ];
-    let words = "test --no-fail-fast -p granule -p granule-boot -p granule-kexec -p granule-trace \
-                 -p granule-model -p granule-kcore --all-features --lib --bins --tests";
-    let name = format!("properties and interleavings, {TIMES} times as many cases");
-    SoakCase::program(name, 4.0, cargo(words, &variables, true)).alone()
+    // The integration tests under Miri, of which each run of CI has a part. Two run at a time.
+    cases.extend((0..PARTS).map(|part| {
+        let words = format!("xtask miri --part {part}");
+        SoakCase::cargo(format!("Miri, part {part}"), 6.0, Tests, &words, &[])
+    }));
+    // System calls of every number with arguments of every kind, from EL0.
+    cases.push(SoakCase::guests(
+        format!("hostile system calls, {HOSTILE_CHILDREN} children"),
+        5.0,
+        "calls_of_every_number_with_anything",
+        [
+            ("GRANULE_HOSTILE_SEED", drawn),
+            ("GRANULE_HOSTILE_CHILDREN", HOSTILE_CHILDREN),
+        ],
+    ));
+    // Events taken out of traces of boots, one at a time: the checker must notice those that matter.
+    cases.push(SoakCase::guests(
+        format!("sensitivity of the trace checker, {REMOVALS} removals of each kind"),
+        2.0,
+        "mattering_removals_from_traces_are_noticed",
+        [
+            ("GRANULE_SENSITIVITY_SEED", seed),
+            ("GRANULE_SENSITIVITY_REMOVALS", REMOVALS),
+        ],
+    ));
+    cases.extend(PEERS.map(|(name, part, minutes)| {
+        let words = format!("run --quiet --package granule-peers -- --only {part}");
+        SoakCase::cargo(name, minutes, Other, &words, &[]).alone()
+    }));
+    // The library's instructions in each kind of build.
+    let words = "xtask figures --check --only instructions";
+    cases.push(SoakCase::cargo("instructions of the library", 1.0, Other, words, &[]).alone());
+    // The tests that stress CPUs in real time, which `make test` leaves out.
+    let words = "test -p granule-cli --test qemu -- --nocapture --ignored live::";
+    cases.push(SoakCase::cargo("stress in real time", 3.0, Tests, words, &[]).alone());
+    // Changes of permissions beside other CPUs' accesses.
+    cases.extend(["4k", "16k", "64k"].map(|size| {
+        SoakCase::guests(
+            format!("permissions, {STRESS_CHANGES} changes in {size} pages"),
+            12.0,
+            &format!("stress::in_{size}_pages"),
+            [
+                ("GRANULE_STRESS_CHANGES", STRESS_CHANGES),
+                ("GRANULE_STRESS_SEED", seed),
+            ],
+        )
+    }));
+    cases
 }
 
 /// Each fuzz target, guided by coverage. Two run at a time.
 fn fuzz(seed: u64) -> Result<Vec<SoakCase>> {
     let own = std::env::current_exe().context("xtask does not know where it is")?;
-    let cases = targets()?.into_iter().map(|target| {
-        let name = target.name;
+    let cases = targets()?.into_iter().map(|Target { name, .. }| {
         let words = format!("fuzz --seconds {FUZZ_SECONDS} {name}");
-        let variables = [("GRANULE_FUZZ_SEED", seed.to_string())];
-        let program = Program {
-            program: own.clone(),
-            ..cargo(&words, &variables, false)
-        };
-        let case = SoakCase::program(format!("fuzz {name}, {FUZZ_SECONDS} s"), 1.1, program);
-        SoakCase {
-            typed: format!("GRANULE_FUZZ_SEED={seed} cargo xtask {words}"),
-            ..case
+        let variables = [("GRANULE_FUZZ_SEED", seed)];
+        let name = format!("fuzz {name}, {FUZZ_SECONDS} s");
+        let mut case = SoakCase::cargo(name, 1.1, Prints::Other, &words, &variables);
+        case.typed = format!("GRANULE_FUZZ_SEED={seed} cargo xtask {words}");
+        if let Work::Program(program) = &mut case.work {
+            program.program = own.clone();
         }
+        case
     });
     Ok(cases.collect())
-}
-
-/// The integration tests under Miri, of which each run of CI has a part. Two run at a time.
-fn under_miri() -> impl Iterator<Item = SoakCase> {
-    (0..PARTS).map(|part| {
-        let words = format!("xtask miri --part {part}");
-        SoakCase::program(format!("Miri, part {part}"), 6.0, cargo(&words, &[], true))
-    })
-}
-
-/// A test of kernels in QEMU, on the image and the programs that the soak built. Not alone: in a guest with more CPUs than
-/// the host, a CPU waits in each TLBI for CPUs that the host does not run. Another guest uses that time.
-fn guests(name: String, minutes: f32, test: &str, variables: [(&'static str, u64); 2]) -> SoakCase {
-    let variables = variables.map(|(name, value)| (name, value.to_string()));
-    let words = format!("test -p granule-cli --test qemu -- --nocapture {test}");
-    SoakCase::program(name, minutes, cargo(&words, &variables, true))
-}
-
-/// System calls of every number with arguments of every kind, from EL0.
-fn hostile_calls(seed: u64) -> SoakCase {
-    let variables = [
-        ("GRANULE_HOSTILE_SEED", seed * 1_000_000),
-        ("GRANULE_HOSTILE_CHILDREN", HOSTILE_CHILDREN),
-    ];
-    let name = format!("hostile system calls, {HOSTILE_CHILDREN} children");
-    guests(name, 5.0, "calls_of_every_number_with_anything", variables)
-}
-
-/// Events taken out of traces of boots, one at a time: the checker must notice those that matter.
-fn sensitivity(seed: u64) -> SoakCase {
-    let variables = [
-        ("GRANULE_SENSITIVITY_SEED", seed),
-        ("GRANULE_SENSITIVITY_REMOVALS", REMOVALS),
-    ];
-    let name = format!("sensitivity of the trace checker, {REMOVALS} removals of each kind");
-    guests(
-        name,
-        2.0,
-        "mattering_removals_from_traces_are_noticed",
-        variables,
-    )
-}
-
-/// The library's instructions in each kind of build.
-fn instructions() -> SoakCase {
-    let words = "xtask figures --check --only instructions";
-    SoakCase::program("instructions of the library", 1.0, cargo(words, &[], false)).alone()
-}
-
-/// The tests that stress CPUs in real time, which `make test` leaves out.
-fn stress_in_real_time() -> SoakCase {
-    let words = "test -p granule-cli --test qemu -- --nocapture --ignored live::";
-    SoakCase::program("stress in real time", 3.0, cargo(words, &[], true))
-}
-
-/// Changes of permissions beside other CPUs' accesses, a case for each page size.
-fn stress(seed: u64) -> impl Iterator<Item = SoakCase> {
-    ["4k", "16k", "64k"].into_iter().map(move |size| {
-        let variables = [
-            ("GRANULE_STRESS_CHANGES", STRESS_CHANGES),
-            ("GRANULE_STRESS_SEED", seed),
-        ];
-        let name = format!("permissions, {STRESS_CHANGES} changes in {size} pages");
-        guests(name, 12.0, &format!("stress::in_{size}_pages"), variables)
-    })
 }
 
 /// Parts of `granule-peers` that run only on request: the name, the part, and the minutes. It fails
@@ -275,13 +271,6 @@ const PEERS: [(&str, &str, f32); 14] = [
     ("kernels that Linux leaves for", "from-linux", 1.0),
 ];
 
-fn peers() -> impl Iterator<Item = SoakCase> {
-    PEERS.into_iter().map(|(name, part, minutes)| {
-        let words = format!("run --quiet --package granule-peers -- --only {part}");
-        SoakCase::program(name, minutes, cargo(&words, &[], false)).alone()
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -292,16 +281,11 @@ mod tests {
         let cases = all(1, 300).unwrap();
         let names: BTreeSet<_> = cases.iter().map(|case| case.name.as_str()).collect();
         assert_eq!(names.len(), cases.len());
-        let boots = matrix::full().into_iter().map(SoakCase::one_kernel);
-        for case in boots {
-            assert!(names.contains(case.name.as_str()));
-        }
-        let leaving = kexec::full()
-            .into_iter()
-            .chain(kexec::random(1, RANDOM_KEXEC));
-        for case in leaving.map(SoakCase::two_kernels) {
+        let drawn = kexec::random(1, RANDOM_KEXEC);
+        for boot in kexec::full().into_iter().chain(drawn) {
             // The cases that `--only kexec` selects.
-            assert!(names.contains(case.name.as_str()) && case.name.contains("kexec"));
+            let name = format!("granule boot {boot}");
+            assert!(names.contains(name.as_str()) && name.contains("kexec"));
         }
         assert!(cases.len() > matrix::full().len() + 290);
     }

@@ -23,7 +23,7 @@ use crate::boot::Expected;
 use crate::image::{self, Image};
 use crate::matrix::payload;
 use crate::pace::{Pace, about};
-use crate::{boot, boots, probe, user};
+use crate::{boots, probe, user};
 use cases::{SoakCase, Work};
 use program::Outcome;
 use state::State;
@@ -75,7 +75,6 @@ pub(crate) fn soak(options: &SoakOptions) -> Result<ExitCode> {
     );
     let stop = Stop::at(Instant::now() + Duration::from_secs(60 * options.minutes))?;
     let image = build()?;
-    let granule = boot::build_cli()?;
     let folder = target_dir().join("soak");
     let fresh = State {
         commit,
@@ -122,10 +121,10 @@ pub(crate) fn soak(options: &SoakOptions) -> Result<ExitCode> {
             );
             program.run(&log, stop)
         }
-        Work::Boot(boot) => outcome_of_boot(boot, &granule, &image, stop),
+        Work::Boot(boot) => outcome_of_boot(boot, &image, stop),
         Work::Kexec(boot) => match boot.payload().map(payload::make) {
             Some(Err(error)) => Outcome::Failed(format!("{error:#}")),
-            None | Some(Ok(())) => outcome_of_boot(boot, &granule, &image, stop),
+            None | Some(Ok(())) => outcome_of_boot(boot, &image, stop),
         },
     })?;
     finish(&run, &cases, options.record)
@@ -185,8 +184,8 @@ fn log(folder: &Path, case: &str) -> PathBuf {
     folder.join(format!("{name}.txt"))
 }
 
-fn outcome_of_boot(case: &impl Expected, granule: &Path, image: &Image, stop: &Stop) -> Outcome {
-    match boots::wrong(case, granule, image) {
+fn outcome_of_boot(case: &impl Expected, image: &Image, stop: &Stop) -> Outcome {
+    match boots::wrong(case, image) {
         None => Outcome::Passed,
         // The signal that stops the soak may have ended the boot.
         Some(_) if stop.now() => Outcome::Unfinished,
@@ -242,10 +241,15 @@ impl Run<'_> {
             |index| work(todo[index], stop),
             |done| {
                 let case = todo[done.job];
-                let Some(shown) = shown(&done.result) else {
-                    println!("soak: {} was not finished", case.name);
-                    return true;
+                let wrong = match done.result {
+                    Outcome::Passed => None,
+                    Outcome::Failed(wrong) => Some(wrong),
+                    Outcome::Unfinished => {
+                        println!("soak: {} was not finished", case.name);
+                        return true;
+                    }
                 };
+                let shown = wrong.as_deref().unwrap_or("ok");
                 ended += 1;
                 pace.ended(case.share());
                 println!(
@@ -256,7 +260,7 @@ impl Run<'_> {
                     about(pace.left(start.elapsed()))
                 );
                 if kept.is_ok() {
-                    kept = keep(state, file, tree, &case.name, done.result);
+                    kept = keep(state, file, tree, &case.name, wrong);
                     lost.store(kept.is_err(), Ordering::Relaxed);
                 }
                 true
@@ -266,22 +270,13 @@ impl Run<'_> {
     }
 }
 
-/// The end of a case in words; `None` if it is unfinished.
-fn shown(outcome: &Outcome) -> Option<&str> {
-    match outcome {
-        Outcome::Passed => Some("ok"),
-        Outcome::Failed(wrong) => Some(wrong),
-        Outcome::Unfinished => None,
-    }
-}
-
 /// Adds a result to the state and the file, if the files are still those of the state.
 fn keep(
     state: &mut State,
     file: &Path,
     tree: &dyn Fn() -> Result<String>,
     case: &str,
-    outcome: Outcome,
+    wrong: Option<String>,
 ) -> Result<()> {
     let now = tree()?;
     ensure!(
@@ -290,11 +285,6 @@ fn keep(
          neither and does not count; soak in a work tree that stays as it is",
         state.commit
     );
-    let wrong = match outcome {
-        Outcome::Passed => None,
-        Outcome::Failed(wrong) => Some(wrong),
-        Outcome::Unfinished => return Ok(()),
-    };
     state.done.insert(case.to_owned(), wrong);
     state::save(file, state)
 }

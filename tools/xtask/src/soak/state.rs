@@ -18,7 +18,7 @@ pub(crate) struct State {
 }
 
 /// The finished part of a list of cases.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Progress {
     pub(crate) done: usize,
     pub(crate) failed: usize,
@@ -38,11 +38,7 @@ impl State {
 
     /// Counts over `names`, the complete list: a state may have more cases, from a longer run.
     pub(crate) fn progress<'a>(&self, names: impl Iterator<Item = &'a str>) -> Progress {
-        let mut progress = Progress {
-            done: 0,
-            failed: 0,
-            of: 0,
-        };
+        let mut progress = Progress::default();
         for name in names {
             progress.of += 1;
             if let Some(wrong) = self.done.get(name) {
@@ -114,18 +110,11 @@ mod tests {
         state.done.insert("one".into(), None);
         state.done.insert("two".into(), Some("timeout".into()));
         state.done.insert("of another run".into(), None);
-        let whole = state.progress(["one", "two"].into_iter());
-        assert_eq!(
-            state.line(whole),
-            "soak: 2 cases, 1 failed, seed 3, commit abc"
-        );
-        let part = state.progress(["one", "three", "two"].into_iter());
-        assert!(!part.is_whole());
-        let line = state.line(part);
-        assert!(
-            line.starts_with("soak: 2 of 3 cases so far, 1 failed, seed 3, commit abc;"),
-            "{line}"
-        );
+        let line = |names: &[&str]| state.line(state.progress(names.iter().copied()));
+        let whole = "soak: 2 cases, 1 failed, seed 3, commit abc";
+        assert_eq!(line(&["one", "two"]), whole);
+        let part = "soak: 2 of 3 cases so far, 1 failed, seed 3, commit abc;";
+        assert!(line(&["one", "three", "two"]).starts_with(part));
     }
 
     #[test]
@@ -139,11 +128,7 @@ mod tests {
         assert_eq!(resume(&file, state("a")).unwrap(), done);
         assert_eq!(resume(&file, state("b")).unwrap(), state("b"));
         std::fs::write(&file, "{").unwrap();
-        assert!(
-            resume(&file, state("a"))
-                .unwrap_err()
-                .to_string()
-                .contains("--restart")
-        );
+        let error = resume(&file, state("a")).unwrap_err().to_string();
+        assert!(error.contains("--restart"), "{error}");
     }
 }

@@ -5,13 +5,15 @@ mod work;
 
 use anyhow::Result;
 
+use self::Work::{Call, Cargo, Miri, Peers, Tests};
 use crate::nextest::{self, Selection};
-use crate::packages::{KERNEL, USER};
+use crate::packages::{in_guests, on_host};
 use crate::results::Results;
 use crate::{
-    api, check, examples, figures, image, least_rust, miri, peers, report, run as three_boots,
+    api, boots, check, examples, figures, image, least_rust, miri, peers, report,
+    run as three_boots,
 };
-use xtask::workspace::{KERNEL_TARGET, cargo, run};
+use xtask::workspace::{cargo, run};
 
 pub(crate) use work::MANIFESTS;
 
@@ -20,7 +22,6 @@ pub(crate) const CHECK: u8 = 1;
 pub(crate) const TEST: u8 = 2;
 pub(crate) const ALL: u8 = 4;
 
-/// A step.
 #[derive(Debug)]
 pub(crate) struct Step {
     pub(crate) name: &'static str,
@@ -39,8 +40,8 @@ pub(crate) struct Step {
 
 #[derive(Debug)]
 enum Work {
-    /// Calls of cargo, one after the other.
-    Cargo(&'static [&'static [&'static str]]),
+    /// The words of a call of cargo.
+    Cargo(&'static str),
     Call(fn() -> Result<()>),
     /// The part of how many.
     Tests(fn() -> Result<Selection>, Option<(u32, u32)>),
@@ -50,7 +51,7 @@ enum Work {
     Peers(fn(u64) -> Vec<String>),
 }
 
-const fn step(name: &'static str, what: &'static str, sets: u8, work: Work) -> Step {
+const fn step(name: &'static str, sets: u8, work: Work, what: &'static str) -> Step {
     let (needs, lock) = (&[], None);
     Step {
         name,
@@ -88,26 +89,21 @@ impl Step {
     /// Runs the step, or of a step of tests only those of the names.
     pub(crate) fn run(&self, only: &[String], part: u64) -> Results {
         let results = match &self.work {
-            Work::Cargo(calls) => self.of(calls.iter().try_for_each(|words| run(cargo(words)))),
-            Work::Call(work) => self.of(work()),
-            Work::Miri(which) => self.of(miri::run(which(part))),
-            Work::Tests(selection, share) => selection().and_then(|selection| {
-                nextest::run(
-                    &Selection {
-                        share: *share,
-                        ..selection
-                    },
-                    only,
-                )
+            Cargo(words) => self.of(run(cargo(&words.split(' ').collect::<Vec<_>>()))),
+            Call(work) => self.of(work()),
+            Miri(which) => self.of(miri::run(which(part))),
+            Tests(filter, share) => filter().and_then(|filter| {
+                let share = *share;
+                nextest::run(&Selection { share, ..filter }, only)
             }),
-            Work::Peers(arguments) => peers::run(&arguments(part)),
+            Peers(arguments) => peers::run(&arguments(part)),
         };
         results.unwrap_or_else(|error| Results::of(self.name, self.live, Err(error)))
     }
 
     /// Whether it has tests that can be repeated alone.
     pub(crate) fn has_tests(&self) -> bool {
-        matches!(self.work, Work::Tests(..))
+        matches!(self.work, Tests(..))
     }
 
     fn of(&self, result: Result<()>) -> Result<Results> {
@@ -124,294 +120,80 @@ const GUESTS: u32 = 4;
 const BOOTED: &[&str] = &["build", "image", "test-image", "fixed-images", "user"];
 
 const fn guests(name: &'static str, part: u32) -> Step {
-    let work = Work::Tests(work::tests_in_guests, Some((part, GUESTS)));
-    step(
-        name,
-        "granule-cli's tests that boot guests, a part",
-        TEST | ALL,
-        work,
-    )
-    .needs(BOOTED)
+    let work = Tests(|| Ok(in_guests().into()), Some((part, GUESTS)));
+    let what = "granule-cli's tests that boot guests, a part";
+    step(name, TEST | ALL, work, what).needs(BOOTED)
 }
 
-/// All steps.
+/// All steps: the name, the sets, the work, and a line about it.
+#[rustfmt::skip]
 pub(crate) const STEPS: &[Step] = &[
-    step(
-        "fmt",
-        "rustfmt agrees with every file",
-        CHECK | TEST | ALL,
-        Work::Cargo(&[&["fmt", "--all", "--", "--check"]]),
-    ),
-    step(
-        "clippy",
-        "no warning in the host crates",
-        CHECK | TEST | ALL,
-        Work::Cargo(&[&[
-            // The kernel is only a line of text here: `clippy-kernel` has the rest.
-            "clippy",
-            "--workspace",
-            "--all-targets",
-            "--all-features",
-            "--",
-            "-D",
-            "warnings",
-        ]]),
-    )
-    .locks(HOST),
-    step(
-        "clippy-kernel",
-        "no warning in the kernel and the programs that it starts",
-        CHECK | TEST | ALL,
-        Work::Cargo(&[
-            &[
-                "clippy",
-                "-p",
-                KERNEL,
-                "--target",
-                KERNEL_TARGET,
-                "--",
-                "-D",
-                "warnings",
-            ],
-            // All but the program with a standard library, which this target does not have.
-            &[
-                "clippy",
-                "-p",
-                USER,
-                "--lib",
-                "--bin",
-                "granule-user",
-                "--bin",
-                "granule-user-bench",
-                "--bin",
-                "granule-user-memory",
-                "--bin",
-                "granule-user-leave",
-                "--bin",
-                "granule-kexec",
-                "--bin",
-                "granule-pagesize",
-                "--bin",
-                "granule-probe",
-                "--target",
-                KERNEL_TARGET,
-                "--",
-                "-D",
-                "warnings",
-            ],
-        ]),
-    )
-    .locks(HOST),
-    step(
-        "features",
-        "the libraries with each feature alone and none",
-        TEST | ALL,
-        Work::Call(work::features),
-    ),
-    step(
-        "doc",
-        "documentation without a warning",
-        TEST | ALL,
-        Work::Call(work::doc),
-    )
-    .locks(HOST),
-    step(
-        "api",
-        "the library's public interface is the listed one",
-        TEST | ALL,
-        Work::Call(api::check),
-    ),
-    step(
-        "deny",
-        "licences, sources and versions of every lock file",
-        TEST | ALL,
-        Work::Call(work::deny),
-    ),
-    step(
-        "build",
-        "the programs and tests of the host",
-        TEST | ALL,
-        Work::Call(work::build),
-    )
-    .builds(HOST),
-    step(
-        "image",
-        "the kernel image and its MMU-off code",
-        TEST | ALL,
-        Work::Call(|| image::Build::For(None).build().map(drop)),
-    )
-    .builds(GUEST),
-    step(
-        "test-image",
-        "the image with the hooks for tests",
-        TEST | ALL,
-        Work::Call(|| image::Build::Hooks.build().map(drop)),
-    )
-    .builds(GUEST),
-    step(
-        "fixed-images",
-        "the images for one page size each, and one with a default",
-        TEST | ALL,
-        Work::Call(work::fixed_images),
-    )
-    .builds(GUEST),
-    step(
-        "user",
-        "the user programs, and the probe with its code, all of it MMU-off",
-        TEST | ALL,
-        Work::Call(work::programs),
-    )
-    .builds(GUEST),
-    step(
-        "host-tests",
-        "unit and integration tests",
-        TEST | ALL,
-        Work::Tests(work::tests_on_host, None),
-    )
-    .needs(&["build"]),
-    step(
-        "doc-tests",
-        "the examples in documentation",
-        TEST | ALL,
-        Work::Call(work::doc_tests),
-    )
-    .needs(&["build"])
-    .locks(HOST),
+    step("fmt", CHECK | TEST | ALL, Cargo("fmt --all -- --check"), "rustfmt agrees with every file"),
+    // The kernel is only a line of text here: `clippy-kernel` has the rest.
+    step("clippy", CHECK | TEST | ALL,
+        Cargo("clippy --workspace --all-targets --all-features -- -D warnings"),
+        "no warning in the host crates").locks(HOST),
+    step("clippy-kernel", CHECK | TEST | ALL, Call(work::clippy_kernel),
+        "no warning in the kernel and the programs that it starts").locks(HOST),
+    step("features", TEST | ALL, Call(work::features), "the libraries with each feature alone and none"),
+    step("doc", TEST | ALL, Call(work::doc), "documentation without a warning").locks(HOST),
+    step("api", TEST | ALL, Call(api::check), "the library's public interface is the listed one"),
+    step("deny", TEST | ALL, Call(work::deny), "licences, sources and versions of every lock file"),
+    step("build", TEST | ALL, Call(work::build), "the programs and tests of the host").builds(HOST),
+    step("image", TEST | ALL, Call(|| image::Build::For(None).build().map(drop)),
+        "the kernel image and its MMU-off code").builds(GUEST),
+    step("test-image", TEST | ALL, Call(|| image::Build::Hooks.build().map(drop)),
+        "the image with the hooks for tests").builds(GUEST),
+    step("fixed-images", TEST | ALL, Call(work::fixed_images),
+        "the images for one page size each, and one with a default").builds(GUEST),
+    step("user", TEST | ALL, Call(work::programs),
+        "the user programs, and the probe with its code, all of it MMU-off").builds(GUEST),
+    step("host-tests", TEST | ALL, Tests(|| Ok(on_host().into()), None), "unit and integration tests")
+        .needs(&["build"]),
+    step("doc-tests", TEST | ALL, Call(work::doc_tests), "the examples in documentation")
+        .needs(&["build"]).locks(HOST),
     guests("guests-1", 1),
     guests("guests-2", 2),
     guests("guests-3", 3),
     guests("guests-4", 4),
-    step(
-        "qemu-matrix",
-        "a pairwise sample of the QEMU matrix",
-        TEST | ALL,
-        Work::Call(work::qemu_matrix),
-    )
-    .needs(&["build", "image", "test-image"]),
-    step(
-        "firmware-matrix",
-        "a pairwise sample of the boots through firmware",
-        TEST | ALL,
-        Work::Call(work::firmware_matrix),
-    )
-    .needs(&["build", "image"]),
-    step(
-        "examples",
-        "the programs in examples, booted with each page size",
-        TEST | ALL,
-        Work::Call(examples::check),
-    ),
-    step(
-        "package",
-        "the libraries package and build alone",
-        TEST | ALL,
-        Work::Call(work::package),
-    ),
-    step(
-        "miri-build",
-        "the libraries' tests for Miri",
-        ALL,
-        Work::Call(miri::build),
-    )
-    .builds("miri"),
-    step(
-        "miri-unit",
-        "the libraries' unit tests under Miri",
-        ALL,
-        Work::Miri(|_| miri::Which::Unit),
-    )
-    .needs(&["miri-build"]),
-    step(
-        "miri-part",
-        "a tenth of the libraries' integration tests under Miri",
-        ALL,
-        Work::Miri(miri::Which::Part),
-    )
-    .needs(&["build", "miri-build"]),
-    step(
-        "miri-doc",
-        "the libraries' examples under Miri",
-        ALL,
-        Work::Call(miri::doc),
-    )
-    .needs(&["miri-build"]),
-    step(
-        "least-rust",
-        "the libraries with the least Rust that they declare",
-        ALL,
-        Work::Call(least_rust::check),
-    ),
-    step(
-        "report",
-        "the page of `granule report` in headless Chromium: light, dark, printed",
-        ALL,
-        Work::Call(report::check),
-    )
-    .needs(&["build"]),
-    step(
-        "figures",
-        "the stored results, those that are cheap to measure",
-        ALL,
-        Work::Call(figures::check_all),
-    )
-    .needs(BOOTED),
-    step(
-        "packages",
-        "Debian's packages",
-        ALL,
-        Work::Call(peers::fetch),
-    )
-    .needs(&["build"]),
-    step(
-        "peers",
-        "Debian's oldest kernel beside this one",
-        ALL,
-        Work::Peers(peers::always),
-    )
-    .needs(&["packages", "image", "user"])
-    .live(),
-    step(
-        "peers-part",
-        "the part of ten of what changes with Debian",
-        ALL,
-        Work::Peers(peers::part),
-    )
-    .needs(&["packages", "image", "user"])
-    .live(),
-    step(
-        "unit-build",
-        "unit tests, and the model's harness",
-        CHECK,
-        Work::Call(|| nextest::build(&check::TARGETS)),
-    )
-    .builds(HOST),
-    step(
-        "unit",
-        "unit tests of what changed and of what depends on it",
-        CHECK,
-        Work::Tests(check::unit, None),
-    )
-    .needs(&["unit-build"]),
-    step(
-        "model",
-        "the library on the model of the MMU, briefly",
-        CHECK,
-        Work::Tests(check::model, None),
-    )
-    .needs(&["unit-build"]),
-    step(
-        "boots",
-        "one boot with each page size",
-        CHECK,
-        Work::Call(|| three_boots::run(&[])),
-    )
-    .needs(&["unit-build"]),
+    step("qemu-matrix", TEST | ALL, Call(boots::qemu_matrix), "a pairwise sample of the QEMU matrix")
+        .needs(&["build", "image", "test-image"]),
+    step("firmware-matrix", TEST | ALL, Call(boots::through_firmware),
+        "a pairwise sample of the boots through firmware").needs(&["build", "image"]),
+    step("examples", TEST | ALL, Call(examples::check),
+        "the programs in examples, booted with each page size"),
+    step("package", TEST | ALL, Call(work::package), "the libraries package and build alone"),
+    step("miri-build", ALL, Call(miri::build), "the libraries' tests for Miri").builds("miri"),
+    step("miri-unit", ALL, Miri(|_| miri::Which::Unit), "the libraries' unit tests under Miri")
+        .needs(&["miri-build"]),
+    step("miri-part", ALL, Miri(miri::Which::Part),
+        "a tenth of the libraries' integration tests under Miri").needs(&["build", "miri-build"]),
+    step("miri-doc", ALL, Call(miri::doc), "the libraries' examples under Miri").needs(&["miri-build"]),
+    step("least-rust", ALL, Call(least_rust::check),
+        "the libraries with the least Rust that they declare"),
+    step("report", ALL, Call(report::check),
+        "the page of `granule report` in headless Chromium: light, dark, printed").needs(&["build"]),
+    step("figures", ALL, Call(figures::check_all), "the stored results, those that are cheap to measure")
+        .needs(BOOTED),
+    step("packages", ALL, Call(peers::fetch), "Debian's packages").needs(&["build"]),
+    step("peers", ALL, Peers(peers::always), "Debian's oldest kernel beside this one")
+        .needs(&["packages", "image", "user"]).live(),
+    step("peers-part", ALL, Peers(peers::part), "the part of ten of what changes with Debian")
+        .needs(&["packages", "image", "user"]).live(),
+    step("unit-build", CHECK, Call(|| nextest::build(&check::TARGETS)),
+        "unit tests, and the model's harness").builds(HOST),
+    step("unit", CHECK, Tests(check::unit, None),
+        "unit tests of what changed and of what depends on it").needs(&["unit-build"]),
+    step("model", CHECK, Tests(check::model, None), "the library on the model of the MMU, briefly")
+        .needs(&["unit-build"]),
+    step("boots", CHECK, Call(|| three_boots::run(&[])), "one boot with each page size")
+        .needs(&["unit-build"]),
 ];
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::packages::{CLI, LIBRARIES, package_named};
+    use crate::packages::{CLI, KERNEL, LIBRARIES, USER, package_named};
     use xtask::workspace::{metadata, root};
 
     #[test]

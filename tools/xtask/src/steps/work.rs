@@ -3,13 +3,12 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::nextest::{self, Selection};
-use crate::packages::{CLI, KERNEL, LIBRARIES, LIBRARY, draws, in_guests, on_host, package_named};
+use crate::nextest;
+use crate::packages::{CLI, KERNEL, LIBRARIES, LIBRARY, USER, draws, package_named};
 use crate::programs::run_command;
-use crate::{boot, boots, cargo_tools, image, matrix, probe, user};
-use xtask::graph;
+use crate::{cargo_tools, image, probe, user};
 use xtask::workspace::{
-    KERNEL_TARGET, MUSL_TARGET, capture, cargo, metadata, root, run, show, target_dir,
+    KERNEL_TARGET, MUSL_TARGET, capture, cargo, git, metadata, root, run, show, target_dir,
 };
 
 /// The programs too, so that no step that runs one builds it.
@@ -18,14 +17,25 @@ pub(super) fn build() -> Result<()> {
     run(cargo(&["build", "--workspace", "--bins"]))
 }
 
+/// Lints the kernel, and of its programs all but the one with a standard library, which this target does not have.
+pub(super) fn clippy_kernel() -> Result<()> {
+    let programs = "--lib --bin granule-user --bin granule-user-bench --bin granule-user-memory \
+                    --bin granule-user-leave --bin granule-kexec --bin granule-pagesize --bin granule-probe";
+    for (package, targets) in [(KERNEL, ""), (USER, programs)] {
+        let mut lint = cargo(&["clippy", "--target", KERNEL_TARGET, "-p", package]);
+        lint.args(targets.split_whitespace());
+        lint.args(["--", "-D", "warnings"]);
+        run(lint)?;
+    }
+    Ok(())
+}
+
 /// The libraries run without std, so they are checked for the kernel's target; on the host for their users' tests.
 pub(super) fn features() -> Result<()> {
     for target in [&["--target", KERNEL_TARGET][..], &[]] {
-        let mut check = cargo_tools::tool(
-            "hack",
-            &["check", "--each-feature", "--exclude-all-features"],
-        )?;
+        let mut check = cargo_tools::tool("hack", &["check", "--each-feature"])?;
         check
+            .arg("--exclude-all-features")
             .args(LIBRARIES.iter().flat_map(|library| ["-p", library]))
             .args(target);
         check.env("RUSTFLAGS", "-D warnings");
@@ -72,15 +82,8 @@ pub(super) fn doc() -> Result<()> {
 /// The examples in the documentation of `granule::hw`, which the host does not have: compiled for arm64 and
 /// not run. A target with a standard library is needed, for the test program around each.
 fn arm64_examples() -> Result<()> {
-    let mut command = cargo(&[
-        "test",
-        "-p",
-        LIBRARY,
-        "--doc",
-        "--target",
-        MUSL_TARGET,
-        "src/hw",
-    ]);
+    let mut command = cargo(&["test", "--doc", "--target", MUSL_TARGET, "-p", LIBRARY]);
+    command.arg("src/hw");
     // Cargo starts the program of all examples that can run on a host, to find that none is chosen.
     command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_RUNNER", "true");
     let printed = capture(command)?;
@@ -97,18 +100,10 @@ fn arm64_examples() -> Result<()> {
 /// Every lock file of the repository.
 pub(super) fn deny() -> Result<()> {
     for manifest in MANIFESTS {
-        let path = root().join(manifest);
-        let path = path.to_string_lossy();
         // Defaults are of the folder from which it is called: deny.toml is the workspace's.
-        let words = [
-            "--manifest-path",
-            &path,
-            "check",
-            "licenses",
-            "sources",
-            "bans",
-        ];
-        let check = cargo_tools::tool("deny", &words)?;
+        let mut check = cargo_tools::tool("deny", &["--manifest-path"])?;
+        check.arg(root().join(manifest));
+        check.args(["check", "licenses", "sources", "bans"]);
         run(check)?;
     }
     Ok(())
@@ -120,22 +115,6 @@ pub(crate) const MANIFESTS: [&str; 3] = [
     "examples/Cargo.toml",
     "tools/granule-fuzz/fuzz/Cargo.toml",
 ];
-
-pub(super) fn tests_on_host() -> Result<Selection> {
-    let filter = on_host();
-    Ok(Selection {
-        filter,
-        ..Selection::default()
-    })
-}
-
-pub(super) fn tests_in_guests() -> Result<Selection> {
-    let filter = in_guests();
-    Ok(Selection {
-        filter,
-        ..Selection::default()
-    })
-}
 
 pub(super) fn doc_tests() -> Result<()> {
     let mut examples = cargo(&["test", "--workspace", "--doc", "--no-fail-fast"]);
@@ -157,36 +136,6 @@ pub(super) fn programs() -> Result<()> {
     probe::build().map(drop)
 }
 
-/// Properties that tests prove of the test image must also hold for the shipped image: each is in part of the boots.
-pub(super) fn qemu_matrix() -> Result<()> {
-    let granule = boot::build_cli()?;
-    let images = [image::image(None)?, image::Build::Hooks.image()?];
-    let cases = matrix::covering();
-    let mut failed = 0;
-    graph::all(
-        cases.len(),
-        |at| boots::wrong(&cases[at].0, &granule, &images[usize::from(cases[at].1)]),
-        |done| {
-            let (case, test) = &cases[done.job];
-            let option = if *test { " --test-image" } else { "" };
-            match done.result {
-                None => println!("ok ({:.1} s): {case}{option}", done.time.as_secs_f32()),
-                Some(wrong) => {
-                    failed += 1;
-                    println!("FAILED: granule boot {case}{option}: {wrong}");
-                }
-            }
-        },
-    );
-    println!("qemu-matrix: {} boots run, {failed} failed", cases.len());
-    ensure!(failed == 0, "{failed} of {} boots failed", cases.len());
-    Ok(())
-}
-
-pub(super) fn firmware_matrix() -> Result<()> {
-    boots::through_firmware(&boot::build_cli()?, &image::image(None)?)
-}
-
 /// Packages the libraries without a warning, and builds each from the packages of its dependencies alone. The library
 /// of page tables needs no other crate.
 pub(super) fn package() -> Result<()> {
@@ -206,9 +155,7 @@ pub(super) fn package() -> Result<()> {
     let mut command = cargo(&["package", "--all-features", "--target-dir"]);
     command.arg(folder.path());
     command.args(LIBRARIES.iter().flat_map(|library| ["-p", library]));
-    let mut git = std::process::Command::new("git");
-    git.args(["status", "--porcelain"]).current_dir(root());
-    if !capture(git)?.trim().is_empty() {
+    if !git(&root(), &["status", "--porcelain"])?.trim().is_empty() {
         println!("the work tree has changes: packaging them too (--allow-dirty)");
         command.arg("--allow-dirty");
     }
