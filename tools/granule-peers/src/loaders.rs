@@ -8,7 +8,6 @@ use granule_cli::loader::Loader;
 use xtask::files;
 use xtask::workspace::target_dir;
 
-use crate::apt;
 use crate::deb;
 use crate::store::{Store, Wanted, wanted};
 
@@ -27,7 +26,7 @@ const fn package(loader: Loader) -> (Wanted, &'static str) {
 
 /// Fetches the packages to `folder`, unless they are there, and unpacks the boot loaders.
 pub(crate) fn fetch(folder: &Path, fresh: bool) -> Result<Vec<(Loader, PathBuf)>> {
-    let store = Store::new(folder.join("loaders"), apt::ARM64);
+    let store = Store::new(folder.join("loaders"));
     let wanted = Loader::ALL.map(|loader| package(loader).0);
     let packages = store.packages(&wanted, fresh)?;
     let mut programs = Vec::new();

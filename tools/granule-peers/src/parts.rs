@@ -7,13 +7,12 @@ use anyhow::Result;
 use xtask::boot::build_cli;
 use xtask::workspace::{cargo, is_built, run as run_command, target_dir};
 
+use self::Part::*;
 use crate::inspect::{self, makedumpfile};
 use crate::peers::{self, Peers};
 use crate::store::Store;
 use crate::summary::Summary;
-use crate::{
-    apt, bench, boards, disk, faults, firmware, kexec, loaders, report, sensitivity, shell,
-};
+use crate::{bench, boards, disk, faults, firmware, kexec, loaders, report, sensitivity, shell};
 use crate::{tlb, together, trees, watch};
 
 /// A part of the run.
@@ -68,11 +67,8 @@ pub(crate) enum Part {
 impl Part {
     /// Returns whether it runs only if `--only` names it.
     fn is_by_name_only(self) -> bool {
-        use Part::{BoardsAll, FaultsAll, FirmwareAll, Loaders, Report, WatchAll};
-        matches!(
-            self,
-            BoardsAll | FirmwareAll | Loaders | Report | WatchAll | FaultsAll
-        )
+        let only = [BoardsAll, FirmwareAll, Loaders, Report, WatchAll, FaultsAll];
+        only.contains(&self)
     }
 }
 
@@ -101,7 +97,7 @@ pub(crate) fn run(only: &[Part], few: bool, fresh: bool, summary: &Summary) -> R
         loaders::fetch(&folder, fresh)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let store = Store::new(folder, apt::ARM64);
+    let store = Store::new(folder);
     let packages = match store.packages(&peers::all(), fresh) {
         Ok(packages) => packages,
         Err(why) => {
@@ -124,62 +120,37 @@ pub(crate) fn run(only: &[Part], few: bool, fresh: bool, summary: &Summary) -> R
     ended("packages", began);
     let is_named = |part| only.contains(&part);
     let is_included = |part: Part| is_named(part) || only.is_empty() && !part.is_by_name_only();
+    let machines = match (is_named(Part::WatchAll), is_included(Part::Watch)) {
+        (true, _) => watch::Machines::All,
+        (false, true) => watch::Machines::Sample,
+        (false, false) => watch::Machines::None,
+    };
+    let with_others = is_named(Part::WatchAll) || is_included(Part::WatchOthers);
+    let makedumpfile: &[Part] = if few {
+        &[Makedumpfile]
+    } else {
+        &[Inspect, Makedumpfile]
+    };
     // The values of `--only` that include a row, its name, whether it needs `build`, and its work.
     type Row<'a> = (&'a [Part], &'a str, bool, &'a dyn Fn() -> Result<()>);
+    #[rustfmt::skip]
     let rows: [Row<'_>; 16] = [
-        (&[Part::Report], "report", false, &|| report::make(peers)),
-        (&[Part::Trees], "trees", false, &|| trees::all(peers)),
-        (&[Part::Boards, Part::BoardsAll], "boards", true, &|| {
-            boards::all(peers, is_named(Part::BoardsAll))
-        }),
-        (
-            &[Part::Firmware, Part::FirmwareAll],
-            "firmware",
-            true,
-            &|| firmware::booted(peers, is_named(Part::FirmwareAll)),
-        ),
-        (&[Part::Inspect], "inspect", false, &|| inspect::all(peers)),
-        (
-            if few {
-                &[Part::Makedumpfile]
-            } else {
-                &[Part::Inspect, Part::Makedumpfile]
-            },
-            "makedumpfile",
-            false,
-            &|| makedumpfile::all(peers),
-        ),
-        (&[Part::Disk], "disk", false, &|| disk::booted(peers)),
-        (
-            &[Part::Watch, Part::WatchOthers, Part::WatchAll],
-            "watch",
-            true,
-            &|| {
-                let all = is_named(Part::WatchAll);
-                let machines = match (all, is_included(Part::Watch)) {
-                    (true, _) => watch::Machines::All,
-                    (false, true) => watch::Machines::Sample,
-                    (false, false) => watch::Machines::None,
-                };
-                watch::watched(peers, machines, all || is_included(Part::WatchOthers))
-            },
-        ),
-        (&[Part::FaultsAll], "faults", true, &|| faults::run(peers)),
-        (&[Part::Sensitivity], "sensitivity", true, &|| {
-            sensitivity::run(peers)
-        }),
-        (&[Part::Tlb], "tlb", true, &|| tlb::replays(peers)),
-        (&[Part::Shell], "shell", true, &|| {
-            together::all(peers, &shell::shells(peers)?)
-        }),
-        (&[Part::Kexec], "kexec", true, &|| kexec::left_for(peers)),
-        (&[Part::KexecEfi], "kexec-efi", true, &|| {
-            kexec::efi::left_for(peers)
-        }),
-        (&[Part::FromLinux], "from-linux", true, &|| {
-            kexec::from_linux::left(peers)
-        }),
-        (&[Part::Bench], "bench", true, &|| bench::bench(peers)),
+        (&[Report], "report", false, &|| report::make(peers)),
+        (&[Trees], "trees", false, &|| trees::all(peers)),
+        (&[Boards, BoardsAll], "boards", true, &|| boards::all(peers, is_named(BoardsAll))),
+        (&[Firmware, FirmwareAll], "firmware", true, &|| firmware::booted(peers, is_named(FirmwareAll))),
+        (&[Inspect], "inspect", false, &|| inspect::all(peers)),
+        (makedumpfile, "makedumpfile", false, &|| makedumpfile::all(peers)),
+        (&[Disk], "disk", false, &|| disk::booted(peers)),
+        (&[Watch, WatchOthers, WatchAll], "watch", true, &|| watch::watched(peers, machines, with_others)),
+        (&[FaultsAll], "faults", true, &|| faults::run(peers)),
+        (&[Sensitivity], "sensitivity", true, &|| sensitivity::run(peers)),
+        (&[Tlb], "tlb", true, &|| tlb::replays(peers)),
+        (&[Shell], "shell", true, &|| together::all(peers, &shell::shells(peers)?)),
+        (&[Kexec], "kexec", true, &|| kexec::left_for(peers)),
+        (&[KexecEfi], "kexec-efi", true, &|| kexec::efi::left_for(peers)),
+        (&[FromLinux], "from-linux", true, &|| kexec::from_linux::left(peers)),
+        (&[Bench], "bench", true, &|| bench::bench(peers)),
     ];
     let mut is_ready = false;
     for (parts, name, needs_build, work) in rows {

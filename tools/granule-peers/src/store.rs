@@ -1,17 +1,16 @@
 //! Stores Debian's packages under the target folder: fetches them once, and checks them at each
 //! use. A package whose hash is not that of Debian's signed list is not used.
 
-use std::collections::btree_map::Entry as MapEntry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use xtask::files;
 
-use crate::apt::Apt;
+use crate::apt::{ARM64, Apt};
 use crate::index::{self, Entry};
 
 /// A wanted package, by its suite and name.
@@ -23,7 +22,6 @@ pub(crate) struct Wanted {
     pub(crate) kernel: bool,
 }
 
-/// Makes a [`Wanted`].
 pub(crate) const fn wanted(suite: &'static str, package: &'static str, kernel: bool) -> Wanted {
     Wanted {
         suite,
@@ -46,35 +44,21 @@ pub(crate) struct Package {
 }
 
 impl Package {
-    /// Whether it is the package that was wanted.
     pub(crate) fn is(&self, wanted: &Wanted) -> bool {
         (self.suite.as_str(), self.wanted.as_str()) == (wanted.suite, wanted.package)
     }
 }
 
-/// The list of the stored packages.
-#[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
-struct Kept {
-    packages: Vec<Package>,
-}
-
 /// The folder of packages.
 #[derive(Debug)]
-pub(crate) struct Store {
-    folder: PathBuf,
-    architecture: String,
-}
+pub(crate) struct Store(PathBuf);
 
+/// The list of the stored packages.
 const KEPT: &str = "packages.json";
 
 impl Store {
-    /// Creates a store for packages of an architecture.
-    pub(crate) fn new(folder: PathBuf, architecture: &str) -> Self {
-        let architecture = architecture.to_owned();
-        Self {
-            folder,
-            architecture,
-        }
+    pub(crate) fn new(folder: PathBuf) -> Self {
+        Self(folder)
     }
 
     /// Returns all wanted packages, in order. apt fetches them if `fresh`, or if one of them is
@@ -91,7 +75,7 @@ impl Store {
 
     /// Returns the path of a package's file, whose hash is checked.
     pub(crate) fn path(&self, package: &Package) -> Result<PathBuf> {
-        let path = self.folder.join(&package.file);
+        let path = self.0.join(&package.file);
         let found = hash(&files::read(&path)?);
         ensure!(
             found == package.sha256,
@@ -105,12 +89,11 @@ impl Store {
     }
 
     fn kept(&self, wanted: &[Wanted]) -> Result<Vec<Package>> {
-        let path = self.folder.join(KEPT);
-        let text = fs::read(&path).with_context(|| format!("there is no {}", path.display()))?;
-        let kept: Kept = serde_json::from_slice(&text)
+        let path = self.0.join(KEPT);
+        let kept: Vec<Package> = serde_json::from_str(&files::text(&path)?)
             .with_context(|| format!("{} is damaged", path.display()))?;
         let find = |wanted: &Wanted| {
-            let found = kept.packages.iter().find(|package| package.is(wanted));
+            let found = kept.iter().find(|package| package.is(wanted));
             let (suite, package) = (wanted.suite, wanted.package);
             let found = found.with_context(|| format!("{package} of {suite} is not kept"))?;
             // Checked now, so that a damaged package is fetched before anything runs.
@@ -121,32 +104,28 @@ impl Store {
     }
 
     fn fetch(&self, wanted: &[Wanted]) -> Result<Vec<Package>> {
-        fs::create_dir_all(&self.folder)
-            .with_context(|| format!("cannot make {}", self.folder.display()))?;
-        let apt = Apt::new(&self.folder.join("apt"), &self.architecture)?;
-        apt.update(&wanted.iter().map(|wanted| wanted.suite).collect())?;
-        let mut packages = Vec::new();
-        let mut lists: BTreeMap<&str, String> = BTreeMap::new();
-        for wanted in wanted {
-            let suite = wanted.suite;
-            let list = match lists.entry(suite) {
-                MapEntry::Occupied(list) => list.into_mut(),
-                MapEntry::Vacant(place) => place.insert(apt.list(suite)?),
-            };
-            let entry = if wanted.kernel {
-                index::kernel(list, wanted.package)
+        files::folder(&self.0)?;
+        let apt = Apt::new(&self.0.join("apt"), ARM64)?;
+        let suites: BTreeSet<&str> = wanted.iter().map(|wanted| wanted.suite).collect();
+        apt.update(&suites)?;
+        let lists = suites
+            .into_iter()
+            .map(|suite| Ok((suite, apt.list(suite)?)));
+        let lists: BTreeMap<&str, String> = lists.collect::<Result<_>>()?;
+        let get = |wanted: &Wanted| {
+            let find = if wanted.kernel {
+                index::kernel
             } else {
-                index::find(list, wanted.package)
+                index::find
             };
-            let entry =
-                entry.with_context(|| format!("Debian's {suite} for {}", self.architecture))?;
-            packages.push(self.get(&apt, wanted, &entry)?);
-        }
-        let kept = Kept { packages };
-        let text = serde_json::to_string_pretty(&kept)?;
-        fs::write(self.folder.join(KEPT), text).context("cannot write the list of packages")?;
-        self.drop_others(&kept);
-        Ok(kept.packages)
+            let entry = find(&lists[wanted.suite], wanted.package);
+            let entry = entry.with_context(|| format!("Debian's {} for {ARM64}", wanted.suite))?;
+            self.get(&apt, wanted, &entry)
+        };
+        let packages = wanted.iter().map(get).collect::<Result<Vec<_>>>()?;
+        files::write(&self.0.join(KEPT), serde_json::to_string_pretty(&packages)?)?;
+        self.drop_others(&packages);
+        Ok(packages)
     }
 
     /// Returns one package, and fetches it if it is not in the store.
@@ -164,23 +143,21 @@ impl Store {
         }
         eprintln!("granule: fetching {} {}", entry.package, entry.version);
         // A folder beside the destination, so that the file can be moved there.
-        let folder = tempfile::tempdir_in(&self.folder).context("no folder to fetch into")?;
+        let folder = tempfile::tempdir_in(&self.0).context("no folder to fetch into")?;
         let file = apt.download(entry, folder.path())?;
-        fs::rename(&file, self.folder.join(&package.file))
+        fs::rename(&file, self.0.join(&package.file))
             .with_context(|| format!("cannot keep {}", file.display()))?;
         self.path(&package)?;
         Ok(package)
     }
 
     /// Removes files of older versions, as far as possible.
-    fn drop_others(&self, kept: &Kept) {
-        let files: BTreeSet<&str> = kept.packages.iter().map(|one| one.file.as_str()).collect();
-        for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
-            let name = entry.file_name();
-            let name = name.to_string_lossy();
-            if Path::new(&*name).extension().is_some_and(|e| e == "deb") && !files.contains(&*name)
-            {
-                let _ = fs::remove_file(entry.path());
+    fn drop_others(&self, kept: &[Package]) {
+        for entry in fs::read_dir(&self.0).into_iter().flatten().flatten() {
+            let (name, path) = (entry.file_name(), entry.path());
+            let is_kept = kept.iter().any(|one| name == one.file.as_str());
+            if path.extension().is_some_and(|it| it == "deb") && !is_kept {
+                let _ = fs::remove_file(path);
             }
         }
     }
@@ -202,9 +179,10 @@ mod tests {
         kernel: false,
     };
 
-    fn store(content: &[u8]) -> (tempfile::TempDir, Store, Package) {
+    #[test]
+    fn a_kept_package_is_used_only_with_its_hash() {
         let folder = tempfile::tempdir().unwrap();
-        let store = Store::new(folder.path().to_owned(), crate::apt::ARM64);
+        let store = Store::new(folder.path().to_owned());
         let package = Package {
             suite: "suite".into(),
             wanted: "wanted".into(),
@@ -213,47 +191,25 @@ mod tests {
             sha256: hash(b"content"),
             file: "file.deb".into(),
         };
-        fs::write(folder.path().join("file.deb"), content).unwrap();
-        let kept = Kept {
-            packages: vec![package.clone()],
-        };
-        let text = serde_json::to_string(&kept).unwrap();
-        fs::write(folder.path().join(KEPT), text).unwrap();
-        (folder, store, package)
-    }
-
-    #[test]
-    fn a_kept_package_with_its_hash_is_used() {
-        let (_folder, store, package) = store(b"content");
-        assert_eq!(store.packages(&[WANTED], false).unwrap(), [package]);
-    }
-
-    #[test]
-    fn a_package_that_is_missing_or_has_another_hash_is_not_used() {
-        let (folder, store, package) = store(b"c0ntent");
-        let error = store.kept(&[WANTED]).unwrap_err().to_string();
-        assert!(
-            error.contains("has the SHA-256") && !error.contains('\n'),
-            "{error}"
-        );
-        assert!(store.path(&package).is_err());
-        fs::remove_file(folder.path().join("file.deb")).unwrap();
-        assert!(
-            store
-                .kept(&[WANTED])
-                .unwrap_err()
-                .to_string()
-                .contains("cannot read")
-        );
+        let (file, list) = (folder.path().join("file.deb"), folder.path().join(KEPT));
+        fs::write(&file, "content").unwrap();
+        let text = serde_json::to_string(&[&package]).unwrap();
+        fs::write(&list, text).unwrap();
+        let packages = store.packages(&[WANTED], false).unwrap();
+        assert_eq!(packages, [package]);
+        let error = |wanted| format!("{:#}", store.kept(&[wanted]).unwrap_err());
         let other = Wanted {
             suite: "other",
             ..WANTED
         };
-        let error = store.kept(&[other]).unwrap_err().to_string();
-        assert_eq!(error, "wanted of other is not kept");
-        fs::write(folder.path().join(KEPT), "{").unwrap();
-        let error = store.kept(&[WANTED]).unwrap_err().to_string();
-        assert!(error.contains("is damaged"), "{error}");
+        assert_eq!(error(other), "wanted of other is not kept");
+        fs::write(&file, "c0ntent").unwrap();
+        assert!(error(WANTED).contains("has the SHA-256") && !error(WANTED).contains('\n'));
+        assert!(store.path(&packages[0]).is_err());
+        fs::remove_file(&file).unwrap();
+        assert!(error(WANTED).contains("cannot read"));
+        fs::write(&list, "{").unwrap();
+        assert!(error(WANTED).contains("is damaged"));
     }
 
     #[test]
