@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use xtask::workspace::root;
+use crate::steps::STEPS;
+use xtask::workspace::{git, root};
 
 /// The documents: those in the root folder, all of `docs`, and that of the benchmark.
 fn documents() -> Vec<String> {
@@ -96,5 +97,41 @@ fn headings_links_and_paths_are_recognised() {
     assert_eq!(
         paths(text).collect::<Vec<_>>(),
         ["crates/granule/src/lib.rs"]
+    );
+}
+
+/// Each name in the list of who finds planted faults is that of a step or of a test.
+#[test]
+fn who_finds_planted_faults_is_there() {
+    let text = std::fs::read_to_string(root().join("docs/planted-faults.md")).unwrap();
+    let (_, list) = text.split_once("## Who finds what").unwrap();
+    let names = git(
+        &root(),
+        &["grep", "-hoE", "fn [a-z0-9_]+\\(\\)", "--", "*.rs"],
+    )
+    .unwrap();
+    let tests: BTreeSet<_> = names.lines().map(|line| &line[3..line.len() - 2]).collect();
+    let is_step = |name| STEPS.iter().any(|step| step.name == name);
+    let is_part = |name| ["faults-all", "sensitivity"].contains(&name);
+    let items = list.lines().filter(|line| line.starts_with(['-', ' ']));
+    let quoted = items.flat_map(|line| line.split('`').skip(1).step_by(2));
+    let is_name = |name: &&str| {
+        name.bytes().all(|byte| {
+            byte == b'_' || byte == b'-' || byte.is_ascii_lowercase() || byte.is_ascii_digit()
+        })
+    };
+    let (mut count, mut wrong) = (0, Vec::new());
+    for name in quoted
+        .filter(is_name)
+        .filter(|name| *name != "granule-peers")
+    {
+        count += 1;
+        if !(tests.contains(name) || is_step(name) || is_part(name)) {
+            wrong.push(name);
+        }
+    }
+    assert!(
+        count > 40 && wrong.is_empty(),
+        "{count} names, of which nothing is called {wrong:?}"
     );
 }
