@@ -68,13 +68,11 @@ impl Program {
         let elf = parse_elf(bytes)?;
         let mut program = Program::default();
         let mut executable = Vec::new();
-        for section in elf.sections() {
-            let SectionFlags::Elf { sh_flags, .. } = section.flags() else {
-                continue;
-            };
-            if (sh_flags.0 & SHF_EXECINSTR.0) == 0 {
-                continue;
-            }
+        let is_code = |flags| match flags {
+            SectionFlags::Elf { sh_flags, .. } => sh_flags.0 & SHF_EXECINSTR.0 != 0,
+            _ => false,
+        };
+        for section in elf.sections().filter(|it| is_code(it.flags())) {
             executable.push(section.index());
             let name = section.name().unwrap_or("?").to_owned();
             let data = section
@@ -101,10 +99,8 @@ impl Program {
                 continue;
             }
             // By section, not by address, because debug sections have addresses from 0 on too.
-            if !symbol
-                .section_index()
-                .is_some_and(|index| executable.contains(&index))
-            {
+            let section = symbol.section_index();
+            if !section.is_some_and(|index| executable.contains(&index)) {
                 continue;
             }
             if name.starts_with("$x") || name.starts_with("$d") {
@@ -247,10 +243,8 @@ impl Program {
             .rev()
             .take_while(|s| s.address >= code.start);
         // A sized function that covers the address wins over labels inside it.
-        if let Some(f) = before
-            .clone()
-            .find(|s| s.size > 0 && address < s.address + s.size)
-        {
+        let covers = |s: &&Symbol| s.size > 0 && address < s.address + s.size;
+        if let Some(f) = before.clone().find(covers) {
             return Some((&f.name, f.address..(f.address + f.size).min(code.end())));
         }
         match before.into_iter().next() {
@@ -357,18 +351,13 @@ pub(crate) fn flatten(bytes: &[u8]) -> Result<Flat> {
             "a loadable segment has physical address {physical:#x} but virtual address \
              {virtual_:#x}; the linker script must keep them equal"
         );
-        let end = physical
-            .checked_add(segment.p_memsz(endian))
-            .filter(|end| *end <= LARGEST_IMAGE)
-            .with_context(|| {
-                format!(
-                    "the segment at {physical:#x} ends beyond {LARGEST_IMAGE:#x}: link the \
-                     kernel at address 0"
-                )
-            })?;
-        let data = match segment.data(endian, bytes) {
-            Ok(data) => data,
-            Err(()) => bail!("the segment at {physical:#x} lies outside the ELF file"),
+        let end = physical.checked_add(segment.p_memsz(endian));
+        let end = end.filter(|end| *end <= LARGEST_IMAGE);
+        let end = end.with_context(|| {
+            format!("the segment at {physical:#x} ends beyond {LARGEST_IMAGE:#x}: link the kernel at address 0")
+        })?;
+        let Ok(data) = segment.data(endian, bytes) else {
+            bail!("the segment at {physical:#x} lies outside the ELF file");
         };
         ensure!(
             data.len() as u64 <= segment.p_memsz(endian),
@@ -423,48 +412,31 @@ mod tests {
 
     #[test]
     fn a_wrong_link_is_refused() {
-        let not_zero = TestElf::new().segment(0x1000, &[0; 4], 4).build();
-        assert!(
-            flatten(&not_zero)
-                .unwrap_err()
-                .to_string()
-                .contains("address 0")
-        );
-        let moved = TestElf::new().segment_at(0, 0x1000, &[0; 4], 4).build();
-        assert!(
-            flatten(&moved)
-                .unwrap_err()
-                .to_string()
-                .contains("physical address 0x1000")
-        );
-        let high = TestElf::new()
-            .segment(0xffff_0000_0000_0000, &[0; 4], 4)
-            .build();
-        assert!(
-            flatten(&high)
-                .unwrap_err()
-                .to_string()
-                .contains("link the kernel at address 0")
-        );
+        for (virtual_, physical, expected) in [
+            (0x1000, 0x1000, "address 0"),
+            (0, 0x1000, "physical address 0x1000"),
+            (
+                0xffff_0000_0000_0000,
+                0xffff_0000_0000_0000,
+                "link the kernel at address 0",
+            ),
+        ] {
+            let elf = TestElf::new().segment_at(virtual_, physical, &[0; 4], 4);
+            let error = flatten(&elf.build()).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
         assert!(flatten(b"not an ELF").is_err());
     }
 
     #[test]
     fn symbols_and_owners() {
-        let code: Vec<u8> = [0x1400_0002u32; 8]
-            .iter()
-            .flat_map(|w| w.to_le_bytes())
-            .collect();
+        let code = [0x1400_0002_u32; 8].map(u32::to_le_bytes).concat();
+        let panic = "_ZN4core9panicking5panic17h0123456789abcdefE";
         let elf = TestElf::new()
             .segment(0, &code, 32)
             .text(0, &code)
             .symbol(sym("_start", 0, 0, false))
-            .symbol(sym(
-                "_ZN4core9panicking5panic17h0123456789abcdefE",
-                8,
-                12,
-                true,
-            ))
+            .symbol(sym(panic, 8, 12, true))
             .symbol(sym("$d", 24, 0, false))
             .build();
         let program = Program::parse(&elf).unwrap();

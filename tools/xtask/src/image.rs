@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use sha2::{Digest, Sha256};
 
 use crate::elf::{self, Flat, Program};
@@ -152,15 +152,14 @@ pub(crate) fn check_mmu_off(elf_path: &Path) -> Result<()> {
         "a trace would report what the kernel does not do",
     )?;
     let early = byte_order::check(&program);
-    let report = mmu_off::check(&program, &mmu_off::KERNEL);
-    let secondary = mmu_off::check(&program, &mmu_off::SECONDARY);
+    let rules = [mmu_off::KERNEL, mmu_off::SECONDARY, mmu_off::EFI];
+    let [report, secondary, stub] = rules.map(|rules| mmu_off::check(&program, &rules));
     ensure!(
         program.has_relocated(),
         "mmu-off: {} has no relocations, so the pointers that code must not follow are unknown: \
          link it as a static PIE",
         elf_path.display()
     );
-    let stub = mmu_off::check(&program, &mmu_off::EFI);
     let findings = [
         &report.findings[..],
         &secondary.findings,
@@ -210,11 +209,8 @@ fn check_header(flat: &Flat, fixed: Option<Fixed>) -> Result<()> {
         .bytes
         .get(..64)
         .context("the image is shorter than its 64-byte header")?;
-    let field = |at: usize| {
-        let mut bytes = [0; 8];
-        bytes.copy_from_slice(&header[at..at + 8]);
-        u64::from_le_bytes(bytes)
-    };
+    let fields = header.as_chunks::<8>().0;
+    let field = |at: usize| u64::from_le_bytes(fields[at / 8]);
     let magic = &header[0x38..0x3c];
     ensure!(
         magic == b"ARM\x64",
@@ -227,16 +223,14 @@ fn check_header(flat: &Flat, fixed: Option<Fixed>) -> Result<()> {
     );
     // A loader keeps image_size bytes free for the kernel. If the value is too small, the loader puts the
     // device tree into .bss; if it exceeds the alignment's need, RAM is lost.
-    if image_size < flat.memory_end {
-        bail!(
-            "Image header: image_size is {image_size:#x}, but the segments end at {:#x}",
-            flat.memory_end
-        );
-    }
+    let end = flat.memory_end;
     ensure!(
-        image_size - flat.memory_end < 0x20_0000,
-        "Image header: image_size is {image_size:#x}, over 2 MiB more than the segments' end {:#x}",
-        flat.memory_end
+        image_size >= end,
+        "Image header: image_size is {image_size:#x}, but the segments end at {end:#x}"
+    );
+    ensure!(
+        image_size - end < 0x20_0000,
+        "Image header: image_size is {image_size:#x}, over 2 MiB more than the segments' end {end:#x}"
     );
     ensure!(
         flags & 1 == 0,
@@ -288,29 +282,28 @@ mod tests {
         assert_eq!((image.bytes, image.memory), (0x1004, 0x1800));
         assert_eq!(image.sha256, hex(&Sha256::digest(&bytes)));
         assert_eq!(image.sha256.len(), 64);
-        assert!(
-            image
-                .line()
-                .contains("4100 bytes (6144 in memory), SHA-256 ")
-        );
+        let line = "4100 bytes (6144 in memory), SHA-256 ";
+        assert!(image.line().contains(line));
     }
 
     #[test]
     fn a_wrong_header_is_refused() {
-        let refused = |bytes: &[u8], expected: &str| {
-            let error = format!("{:#}", write_one(bytes).unwrap_err());
-            assert!(error.contains(expected), "{error}");
+        let with = |at: usize, byte: u8| {
+            let mut header = header(0x1800, 8);
+            header[at] = byte;
+            header
         };
-        let mut magic = header(0x1800, 8);
-        magic[0x38] = b'X';
-        refused(&magic, "magic at 0x38");
-        refused(&header(0x17ff, 8), "image_size is 0x17ff");
-        refused(&header(0x40_0000, 8), "over 2 MiB more");
-        refused(&header(0x1800, 9), "big-endian");
-        refused(&header(0x1800, 0xa), "any");
-        refused(&[0; 63][..], "magic");
-        let mut offset = header(0x1800, 8);
-        offset[8] = 8;
-        refused(&offset, "text_offset");
+        for (bytes, expected) in [
+            (with(0x38, b'X'), "magic at 0x38"),
+            (header(0x17ff, 8), "image_size is 0x17ff"),
+            (header(0x40_0000, 8), "over 2 MiB more"),
+            (header(0x1800, 9), "big-endian"),
+            (header(0x1800, 0xa), "any"),
+            (vec![0; 63], "magic"),
+            (with(8, 8), "text_offset"),
+        ] {
+            let error = format!("{:#}", write_one(&bytes).unwrap_err());
+            assert!(error.contains(expected), "{error}");
+        }
     }
 }

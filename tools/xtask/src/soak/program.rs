@@ -43,12 +43,10 @@ impl Program {
             .iter()
             .map(|(name, value)| format!("{name}={value}"));
         let words = [self.program.display().to_string()];
-        let words = words.iter().chain(&self.arguments).map(|word| {
-            if word.contains(['{', ' ']) {
-                format!("'{word}'")
-            } else {
-                word.clone()
-            }
+        let words = words.iter().chain(&self.arguments);
+        let words = words.map(|word| match word.contains(['{', ' ']) {
+            true => format!("'{word}'"),
+            false => word.clone(),
         });
         variables.chain(words).collect::<Vec<_>>().join(" ")
     }
@@ -181,40 +179,40 @@ mod tests {
 
     #[test]
     fn programs_pass_or_say_why_not() {
-        assert_eq!(outcome(&shell("test $WORD = word")), Outcome::Passed);
-        let Outcome::Failed(why) = outcome(&shell("echo failed: this >&2; echo x; exit 3")) else {
-            panic!("passed");
-        };
-        assert!(why.contains('3') && why.contains("failed: this"), "{why}");
-        let mut missing = shell("");
-        missing.program = "/no/such/program".into();
-        assert!(matches!(outcome(&missing), Outcome::Failed(_)));
-        assert_eq!(missing.typed(), "WORD=word /no/such/program -c ");
-    }
-
-    #[test]
-    fn tests_that_run_none_have_not_passed() {
         let tests = |script| Program {
             tests: true,
             ..shell(script)
         };
-        let Outcome::Failed(why) = outcome(&tests("echo 'test result: ok. 0 passed; 0 failed'"))
-        else {
-            panic!("passed");
+        let hangs = Program {
+            limit: Duration::from_millis(100),
+            ..shell("sleep 100")
         };
-        assert!(why.contains("no test"), "{why}");
-        let one = tests("echo 'test result: ok. 1 passed; 0 failed'");
-        assert_eq!(outcome(&one), Outcome::Passed);
-    }
-
-    #[test]
-    fn a_program_that_hangs_has_failed() {
-        let mut hang = shell("sleep 100");
-        hang.limit = Duration::from_millis(100);
-        let Outcome::Failed(why) = outcome(&hang) else {
-            panic!("passed");
+        let missing = Program {
+            program: "/no/such/program".into(),
+            ..shell("")
         };
-        assert!(why.contains("not done"), "{why}");
+        assert_eq!(missing.typed(), "WORD=word /no/such/program -c ");
+        for (program, expected) in [
+            (shell("test $WORD = word"), None),
+            (
+                shell("echo failed: this >&2; echo x; exit 3"),
+                Some("3: failed: this"),
+            ),
+            (missing, Some("cannot start")),
+            (tests("echo 'test result: ok. 1 passed; 0 failed'"), None),
+            // Tests that run none have not passed.
+            (
+                tests("echo 'test result: ok. 0 passed; 0 failed'"),
+                Some("no test"),
+            ),
+            (hangs, Some("not done")),
+        ] {
+            match (outcome(&program), expected) {
+                (Outcome::Passed, None) => (),
+                (Outcome::Failed(why), Some(part)) => assert!(why.contains(part), "{why}"),
+                (other, _) => panic!("{}: {other:?}, expected {expected:?}", program.typed()),
+            }
+        }
     }
 
     #[test]
