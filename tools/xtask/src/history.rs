@@ -71,17 +71,12 @@ impl Record {
 }
 
 /// A line of the file.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[derive(Clone, Debug)]
 enum Line {
     Run(Box<Record>),
-    /// From here on the flakes of this name are counted anew. Without `how` it stands behind the name and a comma, for
-    /// names have commas too.
-    Mended {
-        mended: String,
-        #[serde(default)]
-        how: Option<String>,
-    },
+    /// A name, a comma and how it was mended: from here on the flakes of this name are counted anew. Names have commas
+    /// too.
+    Mended(String),
 }
 
 /// All records, the oldest first.
@@ -106,18 +101,13 @@ impl History {
         let lines = text.lines().enumerate();
         let lines = lines.filter(|(_, line)| !line.trim().is_empty());
         let lines = lines.map(|(at, line)| {
-            // As people write it.
-            if let Some(rest) = line.strip_prefix("mended: ").filter(|it| it.contains(", ")) {
-                let (mended, how) = (rest.to_owned(), None);
-                return Ok(Line::Mended { mended, how });
+            let number = at + 1;
+            let what =
+                || format!("line {number} is neither a record of a run nor `mended: NAME, how`");
+            match line.strip_prefix("mended: ").filter(|it| it.contains(", ")) {
+                Some(rest) => Ok(Line::Mended(rest.to_owned())),
+                None => Ok(Line::Run(serde_json::from_str(line).with_context(what)?)),
             }
-            let read = serde_json::from_str(line);
-            read.with_context(|| {
-                format!(
-                    "line {} is neither a record of a run nor `mended: NAME, how`",
-                    at + 1
-                )
-            })
         });
         Ok(Self(lines.collect::<Result<_>>()?))
     }
@@ -125,7 +115,7 @@ impl History {
     fn runs(&self) -> impl DoubleEndedIterator<Item = &Record> {
         self.0.iter().filter_map(|line| match line {
             Line::Run(run) => Some(&**run),
-            Line::Mended { .. } => None,
+            Line::Mended(_) => None,
         })
     }
 
@@ -169,12 +159,8 @@ impl History {
         let mut times = BTreeMap::<&str, usize>::new();
         for line in &self.0 {
             match line {
-                Line::Mended {
-                    mended,
-                    how: Some(_),
-                } => drop(times.remove(mended.as_str())),
-                Line::Mended { mended, how: None } => times.retain(|name, _| {
-                    let how = mended.strip_prefix(name);
+                Line::Mended(line) => times.retain(|name, _| {
+                    let how = line.strip_prefix(name);
                     !how.is_some_and(|how| how.starts_with(", "))
                 }),
                 Line::Run(old) => {
@@ -278,15 +264,8 @@ mod tests {
         let boards = vec![board.clone(); 2];
         assert!(history(&boards, mended).too_flaky(&board).is_empty());
         assert_eq!(history(&boards, other).too_flaky(&board), ["board a, 4K"]);
-        for mended in [
-            "mended: t, by a clock of its own\n",
-            r#"{"mended": "t", "how": "so"}"#,
-        ] {
-            assert!(
-                history(&two, mended).too_flaky(&flaky).is_empty(),
-                "{mended}"
-            );
-        }
+        let mended = history(&two, "mended: t, by a clock of its own\n");
+        assert!(mended.too_flaky(&flaky).is_empty());
         assert_eq!(history(&two, "mended: other, so").too_flaky(&flaky), ["t"]);
         // Nine records before this one count.
         let mut long = vec![flaky.clone(), flaky.clone()];
