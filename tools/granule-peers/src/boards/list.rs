@@ -2,7 +2,6 @@
 //! each.
 
 use granule_cli::PageSize::{self, K4, K16, K64};
-use granule_cli::sizes::show_size;
 
 /// A board, on which all CPUs must come up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,20 +74,5 @@ impl Board {
             Tree::Debian(path) => Some(path),
             Tree::Qemu | Tree::Npcm845 => None,
         }
-    }
-
-    /// Formats the row in the document.
-    #[cfg_attr(not(test), allow(dead_code, reason = "a test compares the document"))]
-    pub(super) fn row(&self) -> String {
-        let Self { name, cpus, .. } = self;
-        let tree = match self.tree {
-            Tree::Debian(path) => format!("`{path}`"),
-            Tree::Qemu => "QEMU's".to_owned(),
-            Tree::Npcm845 => "ours".to_owned(),
-        };
-        let sizes = self.page_sizes.iter().map(|it| show_size(it.bytes()));
-        let sizes: Vec<_> = sizes.collect();
-        let (qemus, sizes) = (self.qemus.join(", "), sizes.join(", "));
-        format!("| `{name}` | {qemus} | {tree} | {sizes} | {cpus} of {cpus} | |")
     }
 }

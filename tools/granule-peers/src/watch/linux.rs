@@ -4,11 +4,11 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, ensure};
 use granule_cli::PageSize;
 use serde_json::Value;
 
-use super::run::{Run, events, findings, is_new, lines, saw};
+use super::run::{Expected, Run, events, findings, is_new};
 use super::workload;
 
 /// The accepted findings, which are real or deliberate, each with its reason; docs/findings.md has
@@ -112,34 +112,21 @@ impl LinuxRun<'_> {
 
     /// Checks that the run was observed completely except for these, and has no new findings.
     fn judge(&self, report: &Value) -> Result<()> {
-        let unchecked = self.unchecked();
+        let interface = &report["guest"]["plugin_interface"];
         ensure!(
-            report["complete"] == unchecked.is_empty()
-                && report["unchecked"] == serde_json::json!(unchecked),
-            "not checked: {}, expected {unchecked:?}",
-            report["unchecked"]
+            *interface == self.interface,
+            "the plugin interface is {interface}"
         );
-        let guest = &report["guest"];
-        ensure!(
-            guest["plugin_interface"] == self.interface,
-            "the plugin interface is {}",
-            guest["plugin_interface"]
-        );
-        ensure!(
-            guest["page_sizes"] == serde_json::json!([self.page_size.bytes()]),
-            "the page sizes are {}",
-            guest["page_sizes"]
-        );
-        saw(report, &LEAST)?;
         // All CPUs but the first are unplugged, and switched off again before the next kernel.
         let times = 1 + u64::from(self.leaves);
-        saw(report, &[("cpus_off", times * u64::from(self.cpus - 1))])?;
-        let new = findings(report).iter().filter(|it| is_new(it));
-        let new: Vec<String> = new.map(lines).collect();
-        if let Some(first) = new.first() {
-            bail!("{} new findings, the first: {first}", new.len());
-        }
-        Ok(())
+        let off = ("cpus_off", times * u64::from(self.cpus - 1));
+        let expected = Expected {
+            page_sizes: &[self.page_size.bytes()],
+            least: &[&LEAST[..], &[off]].concat(),
+            unchecked: &self.unchecked(),
+            is_known: &|finding| !is_new(finding),
+        };
+        expected.judge(report)
     }
 }
 
