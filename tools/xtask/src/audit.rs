@@ -24,21 +24,16 @@ pub(crate) fn audit() -> Result<ExitCode> {
     }
     let mut found = false;
     for manifest in MANIFESTS {
-        let words = ["check", "--disable-fetch", "advisories"];
-        let ended = deny(manifest, &words)?;
+        let has_none = deny(manifest, &["check", "--disable-fetch", "advisories"])?.success();
         println!(
             "{manifest}: {}",
-            if ended.success() {
+            if has_none {
                 "no advisory"
             } else {
                 "advisories"
             }
         );
-        found |= !ended.success();
+        found |= !has_none;
     }
-    Ok(if found {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    })
+    Ok(ExitCode::from(u8::from(found)))
 }

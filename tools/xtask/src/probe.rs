@@ -13,12 +13,10 @@ use xtask::files;
 use xtask::workspace::{KERNEL_TARGET, build_executable, image_path};
 
 /// The check stops nowhere, because the probe never turns the MMU on.
+#[rustfmt::skip]
 const RULES: Rules = Rules {
     roots: &[
-        (
-            "_start",
-            "the Image header's branch, entered by the boot loader or by who leaves",
-        ),
+        ("_start", "the Image header's branch, entered by the boot loader or by who leaves"),
         ("probe_main", "Rust's first function"),
         ("probe_exception", "called by the vectors"),
     ],
@@ -43,14 +41,8 @@ pub(crate) fn build() -> Result<Image> {
 
 fn make(to: &Path) -> Result<Image> {
     let target = format!("--target={KERNEL_TARGET}");
-    let elf = build_executable(&[
-        "-p",
-        USER,
-        "--bin",
-        "granule-probe",
-        "--profile=kernel",
-        &target,
-    ])?;
+    let program = ["-p", USER, "--bin", "granule-probe"];
+    let elf = build_executable(&[&program[..], &["--profile=kernel", &target]].concat())?;
     let bytes = files::read(&elf)?;
     let program =
         Program::parse(&bytes).with_context(|| format!("cannot read {}", elf.display()))?;

@@ -19,17 +19,10 @@ struct Build {
     words: &'static str,
 }
 
+#[rustfmt::skip]
 const BUILDS: [Build; 2] = [
-    Build {
-        profile: "release",
-        lto: true,
-        words: "ranges=large",
-    },
-    Build {
-        profile: "plain",
-        lto: false,
-        words: "ranges=small",
-    },
+    Build { profile: "release", lto: true, words: "ranges=large" },
+    Build { profile: "plain", lto: false, words: "ranges=small" },
 ];
 
 /// The steps, in the order of the columns.
@@ -49,18 +42,17 @@ pub(super) fn counts() -> Result<Value> {
 fn console(build: &Build) -> Result<String> {
     let manifest = root().join("examples/Cargo.toml");
     let target = target_dir().join("examples");
-    let program = build_executable(&[
-        "--profile".as_ref(),
-        build.profile.as_ref(),
-        "-p".as_ref(),
-        "instruction-counts".as_ref(),
-        "--target".as_ref(),
-        KERNEL_TARGET.as_ref(),
-        "--manifest-path".as_ref(),
-        manifest.as_os_str(),
-        "--target-dir".as_ref(),
-        target.as_os_str(),
-    ])?;
+    let (manifest, target) = (manifest.to_string_lossy(), target.to_string_lossy());
+    let words = ["-p", "instruction-counts", "--target", KERNEL_TARGET];
+    let places = ["--manifest-path", &manifest, "--target-dir", &target];
+    let profile = ["--profile", build.profile];
+    let program = build_executable(
+        &[words, places]
+            .concat()
+            .into_iter()
+            .chain(profile)
+            .collect::<Vec<_>>(),
+    )?;
     let machine = ["-M", "virt", "-cpu", "max", "-icount", "shift=0"];
     let options = [&machine[..], &["-append", build.words]].concat();
     guest::console(&program, &options, guest::LIMIT * 10)

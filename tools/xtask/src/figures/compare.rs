@@ -88,62 +88,41 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn is_equal(key: &str, stored: impl Into<Value>, fresh: impl Into<Value>) -> bool {
-        let row = |value: Value| json!([{"rows": [{key: value}]}]);
-        differences(&row(stored.into()), &row(fresh.into())).is_empty()
-    }
-
     #[test]
-    fn counts_must_be_equal() {
-        for key in ["tlbi", "dsb", "isb", "tables", "descriptor_stores"] {
-            assert!(is_equal(key, 15_000, 15_000));
-            assert!(!is_equal(key, 15_000, 15_001));
+    fn each_kind_of_figure_has_its_tolerance() {
+        #[rustfmt::skip]
+        let mut cases = vec![
+            // Counts must be equal.
+            ("tlbi", json!(15_000), json!(15_000), true),
+            ("tlbi", json!(15_000), json!(15_001), false),
+            ("tables", json!(15_000), json!(15_001), false),
+            ("descriptor_stores", json!(15_000), json!(15_001), false),
+            ("strategy", json!("base"), json!("direct"), false),
+            // Instructions may differ by a part or a few.
+            ("instructions", json!(100_000), json!(100_900), true),
+            ("instructions", json!(100_000), json!(101_100), false),
+            ("relocation_instructions", json!(128), json!(328), true),
+            ("relocation_instructions", json!(128), json!(329), false),
+            ("instructions", json!(100), Value::Null, false),
+            // Ratios, computed figures and percentages.
+            ("of_bound", json!(0.922), json!(0.949), true),
+            ("of_bound", json!(0.922), json!(0.951), false),
+            ("predicted_ms", json!(8842.910978592692), json!(8842.910978592693), true),
+            ("predicted_ms", json!(8842.9109), json!(8842.911), false),
+            ("over_fixed_percent", json!(0.1), json!(-0.4), true),
+            ("over_fixed_percent", json!(0.1), json!(-0.41), false),
+            ("ratio_to_base", json!({"tlbi": 0.5, "instructions": 0.1879}), json!({"tlbi": 0.5, "instructions": 0.1901}), true),
+            ("ratio_to_base", json!({"tlbi": 0.5}), json!({"tlbi": 0.501}), false),
+            // Names of the build.
+            ("image", json!({"sha256": 7, "bytes": 7}), json!({"sha256": 8, "bytes": 8}), true),
+        ];
+        let ignored = IGNORED.split(' ');
+        cases.extend(ignored.map(|key| (key, json!({"a": 7}), json!({"a": 8}), true)));
+        for (key, stored, fresh, is_equal) in cases {
+            let row = |value: &Value| json!([{"rows": [{key: value}]}]);
+            let found = differences(&row(&stored), &row(&fresh));
+            assert_eq!(found.is_empty(), is_equal, "{key}: {stored}, {fresh}");
         }
-        assert!(!is_equal("strategy", "base", "direct"));
-    }
-
-    #[test]
-    fn instructions_may_differ_by_a_part_or_a_few() {
-        assert!(is_equal("instructions", 100_000, 100_900));
-        assert!(!is_equal("instructions", 100_000, 101_100));
-        assert!(is_equal("relocation_instructions", 128, 328));
-        assert!(!is_equal("relocation_instructions", 128, 329));
-        assert!(!is_equal("instructions", 100, Value::Null));
-    }
-
-    #[test]
-    fn ratios_and_percentages_have_their_own_tolerance() {
-        assert!(is_equal("of_bound", 0.922, 0.949));
-        assert!(!is_equal("of_bound", 0.922, 0.951));
-        assert!(is_equal(
-            "predicted_ms",
-            8842.910978592692,
-            8842.910978592693
-        ));
-        assert!(!is_equal("predicted_ms", 8842.9109, 8842.911));
-        assert!(is_equal("over_fixed_percent", 0.1, -0.4));
-        assert!(!is_equal("over_fixed_percent", 0.1, -0.41));
-        let ratio =
-            |tlbi: f64, instructions: f64| json!({"tlbi": tlbi, "instructions": instructions});
-        assert!(is_equal(
-            "ratio_to_base",
-            ratio(0.5, 0.1879),
-            ratio(0.5, 0.1901)
-        ));
-        assert!(!is_equal(
-            "ratio_to_base",
-            ratio(0.5, 0.1879),
-            ratio(0.501, 0.1879)
-        ));
-    }
-
-    #[test]
-    fn times_and_what_names_the_host_are_not_compared() {
-        for key in IGNORED.split(' ') {
-            assert!(is_equal(key, json!({"a": 7}), json!({"a": 8})), "{key}");
-        }
-        let image = |sha256| json!({"sha256": sha256, "bytes": sha256});
-        assert!(is_equal("image", image(7), image(8)));
     }
 
     #[test]
