@@ -57,8 +57,11 @@ fn install(to: &Path) -> Result<()> {
         "granule: tests need tools of cargo; about to run: {}",
         show(&pip)
     );
-    if run(pip).is_ok() {
-        return Ok(());
+    match run(pip) {
+        Ok(()) => return Ok(()),
+        Err(error) => eprintln!(
+            "granule: no wheels, so cargo builds the tools, which takes a while: {error:#}"
+        ),
     }
     for (name, version) in pinned() {
         let mut build = cargo(&["install", "--locked", "--version", version, "--root"]);
@@ -67,7 +70,7 @@ fn install(to: &Path) -> Result<()> {
             // Without its way to replace itself by a newer version, and the TLS library for that.
             build.args(["--no-default-features", "--features", "default-no-update"]);
         }
-        eprintln!("granule: no wheel; about to run: {}", show(&build));
+        eprintln!("granule: about to run: {}", show(&build));
         run(build)?;
     }
     Ok(())
