@@ -137,7 +137,7 @@ fn listed(memory: &Repeated, tree: &Tree) -> Vec<Range> {
                 assert!(leaves.start >= next, "{leaves:x?}");
                 next = leaves.start + (leaves.count * leaves.leaf_bytes - 1);
                 assert!(geometry.offset(VirtualAddress(next)).is_some());
-                totals.add_leaves(tree, leaves);
+                totals.add_range(tree, &Range::of(tree, leaves));
                 found.extend(merger.push(Range::of(tree, leaves)));
             }
             Event::LeftOut(it) => assert!(!it.to_string().is_empty()),

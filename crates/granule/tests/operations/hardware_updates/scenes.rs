@@ -2,7 +2,7 @@
 
 use super::{Reported, Tables};
 use granule::table::{Harvest, Holes, Leaves};
-use granule_testing::stage::{AttributeChange, TestStage};
+use granule_testing::stage::TestStage;
 use granule_testing::walk::Arch;
 
 /// One operation on leaves, and the accessed page.
@@ -52,11 +52,7 @@ fn merge<S: TestStage>(tables: &mut Tables<S>, start: u64, bytes: u64) -> Report
 fn make_device<S: TestStage>(tables: &mut Tables<S>, start: u64, bytes: u64) -> Reported {
     let ranges = [(start, bytes), (start + 0x3000, bytes - 0x4000)];
     for (memory, (start, bytes)) in S::OTHER_MEMORY.into_iter().zip(ranges) {
-        let change = AttributeChange {
-            memory: Some(memory),
-            ..AttributeChange::NONE
-        };
-        let modify = |attributes: &mut _| S::set_others(attributes, &change);
+        let modify = |attributes: &mut _| *S::parts(attributes).memory = memory;
         tables
             .modify(S::at(start), bytes, Holes::Refuse, modify)
             .unwrap();
