@@ -111,18 +111,6 @@ extern "C" fn begin(words: *const u64) -> ! {
     calls::exit(granule_programs_run(Start { words }))
 }
 
-/// Names the function that the program is: it takes a [`Start`] and returns the exit status.
-#[macro_export]
-macro_rules! program {
-    ($run:path) => {
-        #[allow(unsafe_code, reason = "the entry calls it by name")]
-        #[unsafe(no_mangle)]
-        fn granule_programs_run(start: $crate::start::Start) -> i32 {
-            $run(start)
-        }
-    };
-}
-
 #[panic_handler]
 fn panic(info: &PanicInfo<'_>) -> ! {
     calls::say(format_args!("{info}\n"));

@@ -12,7 +12,7 @@
 
 use super::clock::{Took, print, timed};
 use super::rounds::{Failure, MOST_ROUNDS, done, read_one, write_all};
-use granule_programs::calls::{self, READ_WRITE};
+use granule_programs::calls::{self, DONT_NEED, PROT_READ, READ_WRITE};
 use granule_programs::start::number;
 
 /// Changes between two readings of the clock.
@@ -22,9 +22,6 @@ const OWN: u64 = 16;
 /// Pages of an area, and with the free page behind it.
 const PAGES: u64 = 3;
 const STRIDE: u64 = 4;
-const PROT_READ: u64 = 1;
-
-const DONT_NEED: u64 = 4;
 
 const OPS: [&str; 6] = [
     "mprotect-split",

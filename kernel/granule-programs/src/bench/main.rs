@@ -27,10 +27,6 @@
 //! instructions, kernel's and program's, in steps of 16.
 
 #![cfg_attr(target_os = "none", no_std, no_main)]
-#![cfg_attr(
-    not(target_os = "none"),
-    allow(dead_code, reason = "there is nothing to run on the host")
-)]
 
 #[cfg(target_os = "none")]
 mod areas;
@@ -45,10 +41,4 @@ mod switches;
 #[cfg(target_os = "none")]
 mod turns;
 
-#[cfg(target_os = "none")]
 granule_programs::program!(run::run);
-
-#[cfg(not(target_os = "none"))]
-fn main() {
-    println!("This program runs at EL0, on Granule or Linux: build it with `cargo xtask user`.");
-}

@@ -3,7 +3,7 @@
 #![allow(unsafe_code, reason = "memory that the round mapped")]
 
 use super::clock::{Took, timed};
-use granule_programs::calls::{self, call, fork};
+use granule_programs::calls::{self, CLOSE, PIPE2, PROT_READ, READ, call, fork};
 use granule_programs::start::{Start, number};
 
 /// The kinds of work, in the order of a round.
@@ -49,13 +49,9 @@ pub(crate) const OPS: [(Op, &str); 11] = [
 
 /// The most rounds there is room for.
 pub(crate) const MOST_ROUNDS: usize = 15;
-const PIPE2: u64 = 59;
-const READ: u64 = 63;
-const CLOSE: u64 = 57;
 
 /// No transparent huge pages.
 const MADV_NOHUGEPAGE: u64 = 15;
-const PROT_READ: u64 = 1;
 
 /// The reason why there are no figures: the call, and its result.
 pub(crate) type Failure = (&'static str, i64);
@@ -115,7 +111,7 @@ pub(crate) fn mapped(bytes: u64, large: bool) -> Result<u64, Failure> {
     let memory = calls::map(bytes, calls::READ_WRITE).map_err(|error| ("mmap", error))?;
     if !large {
         // A kernel without huge pages may not support the call.
-        call(calls::MADVISE, [memory, bytes, MADV_NOHUGEPAGE, 0, 0, 0]);
+        call(calls::MADVISE, [memory, bytes, MADV_NOHUGEPAGE]);
     }
     Ok(memory)
 }
@@ -169,7 +165,7 @@ pub(crate) struct Pipe {
 
 pub(crate) fn pipe() -> Result<Pipe, Failure> {
     let mut ends = [0u32; 2];
-    let made = call(PIPE2, [ends.as_mut_ptr() as u64, 0, 0, 0, 0, 0]);
+    let made = call(PIPE2, [ends.as_mut_ptr() as u64]);
     done(made).map_err(|error| ("pipe2", error))?;
     Ok(Pipe {
         read: u64::from(ends[0]),
@@ -180,14 +176,14 @@ pub(crate) fn pipe() -> Result<Pipe, Failure> {
 impl Pipe {
     /// Until there is no writer left: so this one must not be.
     fn wait(&self) {
-        call(CLOSE, [self.write, 0, 0, 0, 0, 0]);
+        call(CLOSE, [self.write]);
         let mut byte = 0u8;
-        call(READ, [self.read, &raw mut byte as u64, 1, 0, 0, 0]);
+        call(READ, [self.read, &raw mut byte as u64, 1]);
     }
 
     fn end(&self) {
-        call(CLOSE, [self.write, 0, 0, 0, 0, 0]);
-        call(CLOSE, [self.read, 0, 0, 0, 0, 0]);
+        call(CLOSE, [self.write]);
+        call(CLOSE, [self.read]);
     }
 }
 

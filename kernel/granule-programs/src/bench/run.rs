@@ -3,22 +3,16 @@
 use super::clock::{Took, frequency, pieces, print};
 use super::rounds::{Failure, MOST_ROUNDS, OPS, bytes, has, round};
 use super::{areas, switches, turns};
-use granule_programs::calls::{self, call, say};
+use granule_programs::calls::{
+    self, EBADF, HERE, IOCTL, MKDIRAT, MKNODAT, OPENAT, REBOOT, call, say,
+};
 use granule_programs::start::{Start, number, page};
 
 const DEFAULT_BYTES: u64 = 1 << 30;
 const DEFAULT_ROUNDS: usize = 3;
 
-const IOCTL: u64 = 29;
-const MKNODAT: u64 = 33;
-const MKDIRAT: u64 = 34;
-const OPENAT: u64 = 56;
-const REBOOT: u64 = 142;
-
 /// Request of a terminal: wait until all output is out, if the argument is not 0.
 const TCSBRK: u64 = 0x5409;
-/// Descriptor of the folder that paths begin in.
-const AT_FDCWD: u64 = -100i64 as u64;
 
 /// Runs all rounds; the exit code.
 pub(crate) fn run(start: Start) -> i32 {
@@ -36,7 +30,7 @@ pub(crate) fn run(start: Start) -> i32 {
     };
     // Linux prints the end of the machine past the output that its terminal still holds, and may
     // lose that.
-    call(IOCTL, [1, TCSBRK, 1, 0, 0, 0]);
+    call(IOCTL, [1, TCSBRK, 1]);
     if off {
         // LINUX_REBOOT_CMD_POWER_OFF, with the two numbers that confirm it. A program that may not, or
         // is on a kernel without it, just ends.
@@ -106,16 +100,15 @@ fn after(start: Start, begin: &[u8]) -> Option<&'static [u8]> {
 /// A first process has no console if the initramfs has no node for it: makes one. Its descriptors
 /// are the lowest there are.
 fn open_console() {
-    const EBADF: i64 = -9;
     if calls::write(b"") != EBADF {
         return;
     }
     let (folder, path) = (c"/dev".as_ptr() as u64, c"/dev/console".as_ptr() as u64);
-    call(MKDIRAT, [AT_FDCWD, folder, 0o755, 0, 0, 0]);
+    call(MKDIRAT, [HERE, folder, 0o755]);
     // A character device, 5:1.
-    call(MKNODAT, [AT_FDCWD, path, 0o020_600, 5 << 8 | 1, 0, 0]);
+    call(MKNODAT, [HERE, path, 0o020_600, 5 << 8 | 1]);
     // Read and write, as 0 and as 1.
     for _ in 0..2 {
-        call(OPENAT, [AT_FDCWD, path, 2, 0, 0, 0]);
+        call(OPENAT, [HERE, path, 2]);
     }
 }

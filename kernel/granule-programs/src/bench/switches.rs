@@ -13,15 +13,11 @@
 
 use super::clock::{Took, print, timed};
 use super::rounds::Failure;
-use granule_programs::calls::{self, EXECVE, call, fork, say, wait, wish_page_size};
+use granule_programs::calls::{
+    self, CLOSE, DUP3, EXECVE, KILL, PIPE2, READ, SYSINFO, call, fork, say, wait, wish_page_size,
+};
 use granule_programs::start::Start;
 
-const DUP3: u64 = 24;
-const CLOSE: u64 = 57;
-const PIPE2: u64 = 59;
-const READ: u64 = 63;
-const KILL: u64 = 129;
-const SYSINFO: u64 = 179;
 const ROUNDS: u64 = 1000;
 const REPEATS: usize = 5;
 /// The pages of the programs that wait.
@@ -38,12 +34,12 @@ const WAITS: &[u8] = b"waits";
 pub(crate) fn partner(start: Start) -> Option<i32> {
     match start.argument(1) {
         YIELDS => loop {
-            call(calls::SCHED_YIELD, [0; 6]);
+            call(calls::SCHED_YIELD, []);
         },
         WAITS => {
             // The end of the file that is standard input.
             let mut byte = 0_u8;
-            call(READ, [0, &raw mut byte as u64, 1, 0, 0, 0]);
+            call(READ, [0, &raw mut byte as u64, 1]);
             Some(0)
         }
         _ => None,
@@ -57,14 +53,14 @@ fn begin(what: &core::ffi::CStr, size: u64) -> Result<i64, Failure> {
         wish_page_size(size);
         let arguments = [c"bench".as_ptr() as u64, what.as_ptr() as u64, 0];
         let path = c"/proc/self/exe".as_ptr() as u64;
-        call(EXECVE, [path, arguments.as_ptr() as u64, 0, 0, 0, 0]);
+        call(EXECVE, [path, arguments.as_ptr() as u64]);
         calls::exit(1);
     }
     if pid < 0 { Err(("fork", pid)) } else { Ok(pid) }
 }
 
 fn end(pid: i64) {
-    call(KILL, [pid as u64, 9, 0, 0, 0, 0]);
+    call(KILL, [pid as u64, 9]);
     let _ = wait(pid);
 }
 
@@ -84,7 +80,7 @@ pub(crate) fn switches(own: u64) -> Result<usize, Failure> {
         for time in &mut times {
             let yields = || {
                 for _ in 0..ROUNDS {
-                    call(calls::SCHED_YIELD, [0; 6]);
+                    call(calls::SCHED_YIELD, []);
                 }
             };
             *time = timed(yields).0;
@@ -115,14 +111,14 @@ pub(crate) fn programs(own: u64, count: u64) -> Result<usize, Failure> {
 /// The bytes that `count` programs with pages of `size` bytes take.
 fn waiting(size: u64, count: u64) -> Result<u64, Failure> {
     let mut ends = [0_u32; 2];
-    let made = call(PIPE2, [ends.as_mut_ptr() as u64, 0, 0, 0, 0, 0]);
+    let made = call(PIPE2, [ends.as_mut_ptr() as u64]);
     if made < 0 {
         return Err(("pipe2", made));
     }
     let [from, to] = ends.map(u64::from);
     // Standard input of the programs.
-    call(DUP3, [from, 0, 0, 0, 0, 0]);
-    call(CLOSE, [from, 0, 0, 0, 0, 0]);
+    call(DUP3, [from]);
+    call(CLOSE, [from]);
     // What the first of them makes the kernel keep for all is not theirs.
     begin(c"waits", size)?;
     settle();
@@ -132,8 +128,8 @@ fn waiting(size: u64, count: u64) -> Result<u64, Failure> {
     }
     settle();
     let bytes = before.saturating_sub(free());
-    call(KILL, [u64::MAX, 9, 0, 0, 0, 0]);
-    call(CLOSE, [to, 0, 0, 0, 0, 0]);
+    call(KILL, [u64::MAX, 9]);
+    call(CLOSE, [to]);
     while wait(-1).is_ok() {}
     Ok(bytes)
 }
@@ -141,12 +137,12 @@ fn waiting(size: u64, count: u64) -> Result<u64, Failure> {
 /// Lets the others run until they wait.
 fn settle() {
     for _ in 0..4000 {
-        call(calls::SCHED_YIELD, [0; 6]);
+        call(calls::SCHED_YIELD, []);
     }
 }
 
 fn free() -> u64 {
     let mut words = [0_u64; SYSINFO_WORDS];
-    call(SYSINFO, [words.as_mut_ptr() as u64, 0, 0, 0, 0, 0]);
+    call(SYSINFO, [words.as_mut_ptr() as u64]);
     words[FREE]
 }

@@ -15,13 +15,10 @@ use super::rounds::{
     Failure, MOST_ROUNDS, bytes, done, ended_well, fork_and, has, mapped, pipe, write_all,
 };
 use core::ffi::CStr;
-use granule_programs::calls::{self, EXECVE, call, fork, say, wish_page_size};
+use granule_programs::calls::{
+    self, CLOSE, DUP3, EXECVE, KILL, READ, call, fork, say, wish_page_size,
+};
 use granule_programs::start::{Start, number, page};
-
-const DUP3: u64 = 24;
-const CLOSE: u64 = 57;
-const READ: u64 = 63;
-const KILL: u64 = 129;
 
 /// The most sizes there are.
 const MOST: usize = 3;
@@ -47,7 +44,7 @@ pub(crate) fn worker(start: Start) -> Option<i32> {
     let mut memory = None;
     loop {
         let mut order = 0_u8;
-        if call(READ, [ORDERS, &raw mut order as u64, 1, 0, 0, 0]) != 1 {
+        if call(READ, [ORDERS, &raw mut order as u64, 1]) != 1 {
             return Some(0);
         }
         let is_timed = order & AT_ONCE == 0;
@@ -63,10 +60,7 @@ pub(crate) fn worker(start: Start) -> Option<i32> {
                 FAILED
             }
         };
-        call(
-            calls::WRITE,
-            [RESULTS, &raw const result as u64, 8, 0, 0, 0],
-        );
+        call(calls::WRITE, [RESULTS, &raw const result as u64, 8]);
     }
 }
 
@@ -125,8 +119,8 @@ impl Workers {
             let orders = pipe()?;
             let pid = fork();
             if pid == 0 {
-                call(DUP3, [orders.read, ORDERS, 0, 0, 0, 0]);
-                call(DUP3, [results.write, RESULTS, 0, 0, 0, 0]);
+                call(DUP3, [orders.read, ORDERS]);
+                call(DUP3, [results.write, RESULTS]);
                 wish_page_size(size);
                 let bytes = start.argument(1).as_ptr() as u64;
                 let large = if has(start, b"large") { c"large" } else { c"" };
@@ -138,13 +132,13 @@ impl Workers {
                     0,
                 ];
                 let path = c"/proc/self/exe".as_ptr() as u64;
-                call(EXECVE, [path, arguments.as_ptr() as u64, 0, 0, 0, 0]);
+                call(EXECVE, [path, arguments.as_ptr() as u64]);
                 calls::exit(1);
             }
             if pid < 0 {
                 return Err(("fork", pid));
             }
-            call(CLOSE, [orders.read, 0, 0, 0, 0, 0]);
+            call(CLOSE, [orders.read]);
             workers.orders[to] = orders.write;
             workers.count += 1;
         }
@@ -153,7 +147,7 @@ impl Workers {
 
     fn order(&self, worker: usize, order: u8) -> Result<(), Failure> {
         let to = self.orders[worker];
-        match call(calls::WRITE, [to, &raw const order as u64, 1, 0, 0, 0]) {
+        match call(calls::WRITE, [to, &raw const order as u64, 1]) {
             1 => Ok(()),
             error => Err(("an order", error)),
         }
@@ -161,7 +155,7 @@ impl Workers {
 
     fn result(&self) -> Result<u64, Failure> {
         let mut result = 0_u64;
-        match call(READ, [self.results, &raw mut result as u64, 8, 0, 0, 0]) {
+        match call(READ, [self.results, &raw mut result as u64, 8]) {
             8 if result != FAILED => Ok(result),
             8 => Err(("a worker", -1)),
             error => Err(("a result", error)),
@@ -219,7 +213,7 @@ pub(crate) fn measure(start: Start, word: &[u8], rounds: usize) -> Result<usize,
             &mut together[..rounds],
         );
     }
-    call(KILL, [u64::MAX, 9, 0, 0, 0, 0]);
+    call(KILL, [u64::MAX, 9]);
     while calls::wait(-1).is_ok() {}
     Ok(OPS.len() * (workers.count + 1))
 }

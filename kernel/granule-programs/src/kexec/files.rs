@@ -4,12 +4,8 @@
 
 use core::fmt;
 
-use granule_programs::calls::{self, call};
+use granule_programs::calls::{self, CLOSE, HERE, OPENAT, READ, call};
 
-const OPENAT: u64 = 56;
-const CLOSE: u64 = 57;
-const READ: u64 = 63;
-const AT_FDCWD: u64 = -100_i64 as u64;
 /// Bytes of a path, its NUL included, as the kernel takes them.
 const PATH_BYTES: usize = 4096;
 
@@ -74,7 +70,7 @@ impl File {
             return Err(Errno(ENAMETOOLONG));
         };
         room.copy_from_slice(path);
-        let descriptor = call(OPENAT, [AT_FDCWD, name.as_ptr() as u64, 0, 0, 0, 0]);
+        let descriptor = call(OPENAT, [HERE, name.as_ptr() as u64]);
         done(descriptor).map(|descriptor| Self { descriptor })
     }
 
@@ -106,7 +102,7 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        call(CLOSE, [self.descriptor, 0, 0, 0, 0, 0]);
+        call(CLOSE, [self.descriptor]);
     }
 }
 

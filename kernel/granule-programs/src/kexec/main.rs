@@ -16,10 +16,6 @@
 //! on its log what it refuses.
 
 #![cfg_attr(target_os = "none", no_std, no_main)]
-#![cfg_attr(
-    not(target_os = "none"),
-    allow(dead_code, reason = "there is nothing to run on the host")
-)]
 
 #[cfg(target_os = "none")]
 mod files;
@@ -28,10 +24,4 @@ mod perform;
 #[cfg(target_os = "none")]
 mod words;
 
-#[cfg(target_os = "none")]
 granule_programs::program!(perform::run);
-
-#[cfg(not(target_os = "none"))]
-fn main() {
-    println!("This program runs at EL0, on Granule or Linux: build it with `cargo xtask user`.");
-}

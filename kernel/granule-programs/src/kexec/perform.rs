@@ -4,11 +4,8 @@ use core::fmt::{self, Write};
 
 use crate::files::{Errno, File, done, memory};
 use crate::words::{Command, Load, Text, Words};
-use granule_programs::calls::{self, StandardError, call};
+use granule_programs::calls::{self, KEXEC_FILE_LOAD, REBOOT, StandardError, call};
 use granule_programs::start::Start;
-
-const REBOOT: u64 = 142;
-const KEXEC_FILE_LOAD: u64 = 294;
 
 /// The numbers that `reboot` requires, so that nobody calls it by mistake, and the command.
 const REBOOT_MAGIC: [u64; 2] = [0xfee1_dead, 672_274_793];
@@ -46,7 +43,7 @@ fn report(what: fmt::Arguments<'_>) -> Reported {
 }
 
 pub(crate) fn run(start: Start) -> i32 {
-    let first = call(calls::GETPID, [0; 6]) == 1;
+    let first = call(calls::GETPID, []) == 1;
     let done = if start.count() <= 1 && first {
         lines()
     } else {
@@ -150,7 +147,7 @@ fn show(path: &[u8], before: &str) -> Result<(), Reported> {
 /// Does not return if it is done.
 fn exec() -> Result<(), Reported> {
     let [first, second] = REBOOT_MAGIC;
-    let result = call(REBOOT, [first, second, REBOOT_KEXEC, 0, 0, 0]);
+    let result = call(REBOOT, [first, second, REBOOT_KEXEC]);
     let error = done(result).err().unwrap_or(Errno(0));
     Err(report(format_args!(
         "the next kernel was not entered: {error}; see the kernel's log, and `kexec status` for \

@@ -2,16 +2,9 @@
 
 #![allow(unsafe_code, reason = "memory that was just mapped")]
 
-use granule_programs::calls::{READ_WRITE, call, map, say};
+use granule_programs::calls::{HERE, KEXEC_LOAD, OPENAT, READ, READ_WRITE, REBOOT, call, map, say};
 use granule_programs::start::Start;
 
-const OPENAT: u64 = 56;
-const READ: u64 = 63;
-const KEXEC_LOAD: u64 = 104;
-const REBOOT: u64 = 142;
-
-/// The current folder, for `openat`.
-const HERE: u64 = -100_i64 as u64;
 const ARM64: u64 = 183 << 16;
 /// The numbers that `reboot` requires, and the command.
 const REBOOT_MAGIC: [u64; 2] = [0xfee1_dead, 672_274_793];
@@ -101,7 +94,7 @@ fn leave(image: &'static [u8], address: u64) -> (Wrong, i64) {
     }
     say(format_args!("leave: loaded\n"));
     let [first, second] = REBOOT_MAGIC;
-    let error = call(REBOOT, [first, second, REBOOT_KEXEC, 0, 0, 0]);
+    let error = call(REBOOT, [first, second, REBOOT_KEXEC]);
     ("reboot refused", error)
 }
 
@@ -118,14 +111,14 @@ fn without_initrd(tree: &mut [u8]) {
 /// A file's bytes. Arguments end with a NUL after what is given here.
 #[expect(clippy::mut_from_ref, reason = "the memory is new, not the path's")]
 fn read(path: &'static [u8]) -> Result<&'static mut [u8], i64> {
-    let file = call(OPENAT, [HERE, path.as_ptr() as u64, 0, 0, 0, 0]);
+    let file = call(OPENAT, [HERE, path.as_ptr() as u64]);
     if file < 0 {
         return Err(file);
     }
     let room = map(MOST, READ_WRITE)?;
     let mut length = 0;
     while length < MOST {
-        match call(READ, [file as u64, room + length, MOST - length, 0, 0, 0]) {
+        match call(READ, [file as u64, room + length, MOST - length]) {
             0 => break,
             error if error < 0 => return Err(error),
             some => length += some as u64,

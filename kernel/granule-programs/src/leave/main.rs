@@ -6,18 +6,8 @@
 //! kernel gets Linux's command line and no initial RAM disk.
 
 #![cfg_attr(target_os = "none", no_std, no_main)]
-#![cfg_attr(
-    not(target_os = "none"),
-    allow(dead_code, reason = "there is nothing to run on the host")
-)]
 
 #[cfg(target_os = "none")]
 mod load;
 
-#[cfg(target_os = "none")]
 granule_programs::program!(load::run);
-
-#[cfg(not(target_os = "none"))]
-fn main() {
-    println!("This program runs at EL0, on Linux: build it with `cargo xtask user`.");
-}

@@ -6,18 +6,8 @@
 //! transparent ones. It prints one line and ends with 0 if all was right, and with 1 at the first mistake.
 
 #![cfg_attr(target_os = "none", no_std, no_main)]
-#![cfg_attr(
-    not(target_os = "none"),
-    allow(dead_code, reason = "there is nothing to run on the host")
-)]
 
 #[cfg(target_os = "none")]
 mod steps;
 
-#[cfg(target_os = "none")]
 granule_programs::program!(steps::run);
-
-#[cfg(not(target_os = "none"))]
-fn main() {
-    println!("This program runs at EL0, on Linux: build it with `cargo xtask user`.");
-}

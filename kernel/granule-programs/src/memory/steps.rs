@@ -2,17 +2,16 @@
 
 #![allow(unsafe_code, reason = "memory that the program mapped")]
 
-use granule_programs::calls::{self, READ_WRITE, call, exit, fork, protect, say, unmap, wait};
+use granule_programs::calls::{
+    self, DONT_NEED, MREMAP, READ_WRITE, call, exit, fork, protect, say, unmap, wait,
+};
 use granule_programs::start::{Start, number, page};
-
-const MREMAP: u64 = 216;
 
 const PRIVATE_ANONYMOUS: u64 = 0x22;
 const HUGETLB: u64 = 0x4_0000;
 /// The place of the size of huge pages, as a power of two, in the flags.
 const HUGE_SHIFT: u32 = 26;
 const MAY_MOVE: u64 = 1;
-const DONT_NEED: u64 = 4;
 const HUGE_PAGE: u64 = 14;
 const READ: u64 = 1;
 
@@ -107,7 +106,7 @@ fn transparent(size: u64, page: u64) -> Result<(), Wrong> {
         bytes: size,
         step: size / 4,
     };
-    if call(calls::MADVISE, [all.start, all.bytes, HUGE_PAGE, 0, 0, 0]) != 0 {
+    if call(calls::MADVISE, [all.start, all.bytes, HUGE_PAGE]) != 0 {
         return failed("madvise refused huge pages");
     }
     // Rights of single pages of it split it.
@@ -128,7 +127,7 @@ fn is(done: bool, wrong: &'static str) -> Result<(), Wrong> {
 impl Memory {
     fn map(bytes: u64, step: u64, flags: u64) -> Result<Self, Wrong> {
         let flags = PRIVATE_ANONYMOUS | flags;
-        let start = call(calls::MMAP, [0, bytes, READ_WRITE, flags, u64::MAX, 0]);
+        let start = call(calls::MMAP, [0, bytes, READ_WRITE, flags, u64::MAX]);
         is(start > 0, "mmap gave no memory")?;
         let start = start as u64;
         Ok(Self { start, bytes, step })
@@ -190,7 +189,7 @@ impl Memory {
 
     /// Gives the contents back: zeros are read.
     fn discard(self) -> Result<(), Wrong> {
-        let done = call(calls::MADVISE, [self.start, self.bytes, DONT_NEED, 0, 0, 0]);
+        let done = call(calls::MADVISE, [self.start, self.bytes, DONT_NEED]);
         is(done == 0, "madvise refused")?;
         let zeros = self.places().all(|at| self.read(at) == 0);
         is(zeros, "what was discarded is still there")
@@ -199,7 +198,7 @@ impl Memory {
     /// Moves the memory to where twice as much is free.
     fn moved(self) -> Result<Self, Wrong> {
         let bytes = self.bytes * 2;
-        let start = call(MREMAP, [self.start, self.bytes, bytes, MAY_MOVE, 0, 0]);
+        let start = call(MREMAP, [self.start, self.bytes, bytes, MAY_MOVE]);
         is(start > 0, "mremap refused")?;
         let start = start as u64;
         Ok(Self {

@@ -13,18 +13,8 @@
 //! none, each with one line on standard error; else it is the program.
 
 #![cfg_attr(target_os = "none", no_std, no_main)]
-#![cfg_attr(
-    not(target_os = "none"),
-    allow(dead_code, reason = "there is nothing to run on the host")
-)]
 
 #[cfg(target_os = "none")]
 mod run;
 
-#[cfg(target_os = "none")]
 granule_programs::program!(run::run);
-
-#[cfg(not(target_os = "none"))]
-fn main() {
-    println!("This program runs at EL0, on Granule: build it with `cargo xtask user`.");
-}

@@ -49,10 +49,7 @@ pub(crate) fn run(start: Start) -> i32 {
     }
     let arguments = [start.arguments_from(2), start.environment()];
     let [list, environment] = arguments;
-    let error = call(
-        EXECVE,
-        [program.as_ptr() as u64, list, environment, 0, 0, 0],
-    );
+    let error = call(EXECVE, [program.as_ptr() as u64, list, environment]);
     let shown = program.escape_ascii();
     if error == ENOENT {
         fail(NOT_FOUND, format_args!("there is no {shown}"))

@@ -4,27 +4,17 @@
 //!
 //! The second argument is the step from one n to the next, 1 if it is missing.
 
-#![allow(unsafe_code, reason = "memory that the test mapped")]
-
+use super::files::run;
+use super::memory::{get, mapped, set};
 use super::processes::{forked, status_of};
 use super::{number, page};
-use crate::check;
+use crate::{check, check_eq};
 use core::sync::atomic::{AtomicU64, Ordering};
-use granule_programs::calls::{self, call, map, protect, say, unmap};
+use granule_programs::calls::{
+    self, CLOSE, HERE, KILL, OPENAT, PIPE2, PRCTL, READ, RT_SIGACTION, SETSID, SIGALTSTACK,
+    SYSINFO, call, map, protect, say, unmap,
+};
 use granule_programs::start::Start;
-
-const OPENAT: u64 = 56;
-const CLOSE: u64 = 57;
-const PIPE2: u64 = 59;
-const READ: u64 = 63;
-const KILL: u64 = 129;
-const SIGALTSTACK: u64 = 132;
-const RT_SIGACTION: u64 = 134;
-const SETSID: u64 = 157;
-const PRCTL: u64 = 167;
-const SYSINFO: u64 = 179;
-const EXECVE: u64 = 221;
-const HERE: u64 = -100_i64 as u64;
 
 /// The kernel's number for the injection: see its `selftest::alloc_failure`.
 const INJECTION: u64 = 0x4752_414e;
@@ -32,14 +22,13 @@ const INJECTION: u64 = 0x4752_414e;
 /// Makes allocation number `first` fail, and every later one if `all` is not 0. Returns the number of
 /// allocations since the last call.
 pub(super) fn arm(first: u64, all: u64) -> i64 {
-    call(PRCTL, [INJECTION, first, all, 0, 0, 0])
+    call(PRCTL, [INJECTION, first, all])
 }
 
 /// Bytes of RAM that are free.
 pub(super) fn free() -> u64 {
     let mut info = [0_u64; 16];
-    let result = call(SYSINFO, [info.as_mut_ptr() as u64, 0, 0, 0, 0, 0]);
-    check!(result == 0, "sysinfo: {result}");
+    check_eq!(call(SYSINFO, [info.as_mut_ptr() as u64]), 0, "sysinfo");
     info[5]
 }
 
@@ -55,17 +44,7 @@ fn went_well(result: i64) -> bool {
     result >= 0
 }
 
-fn get(address: u64) -> u64 {
-    // SAFETY: memory that this test mapped.
-    unsafe { (address as *const u64).read_volatile() }
-}
-
-fn set(address: u64, value: u64) {
-    // SAFETY: as above; without memory this process ends, which is the point.
-    unsafe { (address as *mut u64).write_volatile(value) };
-}
-
-fn mapped(bytes: u64) -> Option<u64> {
+fn mapped_if_possible(bytes: u64) -> Option<u64> {
     match map(bytes, calls::READ_WRITE) {
         Ok(at) => Some(at),
         Err(error) => {
@@ -83,7 +62,7 @@ extern "C" fn count(_: u64) {
 
 /// Something of everything that takes memory.
 fn work(page: u64) -> i32 {
-    let Some(at) = mapped(8 * page) else {
+    let Some(at) = mapped_if_possible(8 * page) else {
         return 0;
     };
     for index in 0..4 {
@@ -97,8 +76,7 @@ fn work(page: u64) -> i32 {
     files(at, page);
     programs();
     for index in 0..4 {
-        let found = get(at + index * page);
-        check!(found == index + 1, "page {index} has {found:#x}");
+        check_eq!(get(at + index * page), index + 1, "page {index}");
     }
     0
 }
@@ -124,14 +102,14 @@ fn copies(at: u64, page: u64) {
 fn pipes(at: u64, page: u64) {
     for round in 0..2 {
         let mut both = [0_u32; 2];
-        if !went_well(call(PIPE2, [both.as_mut_ptr() as u64, 0, 0, 0, 0, 0])) {
+        if !went_well(call(PIPE2, [both.as_mut_ptr() as u64])) {
             continue;
         }
         let [out, into] = both.map(u64::from);
-        let wrote = call(calls::WRITE, [into, at, 3000, 0, 0, 0]);
+        let wrote = call(calls::WRITE, [into, at, 3000]);
         if went_well(wrote) {
             let to = at + (5 + round) * page;
-            let got = call(READ, [out, to, 3000, 0, 0, 0]);
+            let got = call(READ, [out, to, 3000]);
             if went_well(got) {
                 check!(
                     got == wrote && get(to) == 1,
@@ -141,15 +119,14 @@ fn pipes(at: u64, page: u64) {
             }
         }
         for end in both {
-            let closed = call(CLOSE, [end.into(), 0, 0, 0, 0, 0]);
-            check!(closed == 0, "close: {closed}");
+            check_eq!(call(CLOSE, [end.into()]), 0, "close");
         }
     }
 }
 
 /// So many areas that their list grows, and holes in them.
 fn areas(page: u64) {
-    let Some(at) = mapped(70 * page) else {
+    let Some(at) = mapped_if_possible(70 * page) else {
         return;
     };
     for index in (0..70).step_by(2) {
@@ -163,39 +140,40 @@ fn areas(page: u64) {
 
 /// A handler on a stack that was not there.
 fn handler(page: u64) {
-    let Some(at) = mapped(0x1_0000 + page) else {
+    let Some(at) = mapped_if_possible(0x1_0000 + page) else {
         return;
     };
     let stack = [at, 0, 0x1_0000];
-    let set = call(SIGALTSTACK, [stack.as_ptr() as u64, 0, 0, 0, 0, 0]);
-    check!(set == 0, "sigaltstack: {set}");
+    check_eq!(call(SIGALTSTACK, [stack.as_ptr() as u64]), 0, "sigaltstack");
     // SA_ONSTACK.
     let action = [count as *const () as u64, 0x0800_0000, 0, 0];
-    let set = call(RT_SIGACTION, [10, action.as_ptr() as u64, 0, 8, 0, 0]);
-    check!(set == 0, "rt_sigaction: {set}");
+    check_eq!(
+        call(RT_SIGACTION, [10, action.as_ptr() as u64, 0, 8]),
+        0,
+        "rt_sigaction"
+    );
     let before = RAN.load(Ordering::Relaxed);
-    let own = call(calls::GETPID, [0; 6]) as u64;
-    let sent = call(KILL, [own, 10, 0, 0, 0, 0]);
-    check!(sent == 0, "kill: {sent}");
+    let own = call(calls::GETPID, []) as u64;
+    check_eq!(call(KILL, [own, 10]), 0, "kill");
     check!(RAN.load(Ordering::Relaxed) == before + 1, "no handler ran");
 }
 
 fn heap(page: u64) {
-    let begin = call(calls::BRK, [0; 6]) as u64;
+    let begin = call(calls::BRK, []) as u64;
     let end = begin + 2 * page;
-    if call(calls::BRK, [end, 0, 0, 0, 0, 0]) as u64 == end {
+    if call(calls::BRK, [end]) as u64 == end {
         set(end - 8, 3);
         check!(get(end - 8) == 3, "the heap");
-        call(calls::BRK, [begin, 0, 0, 0, 0, 0]);
+        call(calls::BRK, [begin]);
     }
 }
 
 fn files(at: u64, page: u64) {
     let path = c"/init".as_ptr() as u64;
-    let fd = call(OPENAT, [HERE, path, 0, 0, 0, 0]);
+    let fd = call(OPENAT, [HERE, path]);
     if went_well(fd) {
-        went_well(call(READ, [fd as u64, at + 7 * page, 64, 0, 0, 0]));
-        call(CLOSE, [fd as u64, 0, 0, 0, 0, 0]);
+        went_well(call(READ, [fd as u64, at + 7 * page, 64]));
+        call(CLOSE, [fd as u64]);
     }
 }
 
@@ -203,12 +181,7 @@ fn files(at: u64, page: u64) {
 fn programs() {
     let pid = calls::fork();
     if pid == 0 {
-        let words = [c"init", c"exit", c"5"].map(|word| word.as_ptr() as u64);
-        let list = [words[0], words[1], words[2], 0];
-        let failed = call(
-            EXECVE,
-            [c"/init".as_ptr() as u64, list.as_ptr() as u64, 0, 0, 0, 0],
-        );
+        let failed = run(b"/init\0", &[b"init\0", b"exit\0", b"5\0"]).into();
         check!(!went_well(failed), "execve came back with {failed}");
         calls::exit(6);
     }
@@ -225,21 +198,21 @@ fn programs() {
 /// were.
 fn round(page: u64, first: u64, all: u64) -> (u32, i64) {
     let pid = forked(|| {
-        call(SETSID, [0; 6]);
+        call(SETSID, []);
         arm(first, all);
         work(page)
     });
     let status = status_of(pid);
     let made = arm(0, 0);
     // Children that the process left.
-    call(KILL, [pid.wrapping_neg() as u64, 9, 0, 0, 0, 0]);
+    call(KILL, [pid.wrapping_neg() as u64, 9]);
     while calls::wait(-1).is_ok() {}
     (status, made)
 }
 
 /// A page is so much less that is free, also where a frame has room for several.
 fn one_page(page: u64) {
-    let at = mapped(2 * page).unwrap_or(0);
+    let at = mapped(2 * page);
     set(at, 1);
     let before = free();
     set(at + page, 1);
@@ -272,10 +245,10 @@ pub(super) fn every_allocation(start: Start) {
             }
             rounds += 1;
             reached += u64::from(made >= first as i64);
-            let now = free();
-            check!(
-                now == before,
-                "allocation {first} fails, {behind}: {before} bytes were free, now {now}"
+            check_eq!(
+                free(),
+                before,
+                "allocation {first} fails, {behind}: bytes that are free"
             );
         }
     }

@@ -1,28 +1,21 @@
 //! Signals that come while processes are between two states: being forked, waiting for the process
 //! that has their memory, left behind by a parent that never waited.
 
-#![allow(
-    unsafe_code,
-    reason = "memory that the kernel writes, and children on other stacks"
-)]
+#![allow(unsafe_code, reason = "children on other stacks")]
 
+use super::files::{close, pipe, read, write};
+use super::hostile::{End, end_of};
+use super::memory::mapped;
 use super::processes::{forked, status_of};
 use super::signals::{
-    SIGCHLD, SIGKILL, SIGUSR1, block, count, handle, kill, pid, ran, sleep_ms, timed_wait,
+    SIGCHLD, SIGUSR1, block, count, handle, kill, pid, ran, sleep_ms, timed_wait,
 };
-use crate::check;
+use crate::{check, check_eq};
 use core::arch::asm;
-use granule_programs::calls::{self, call, map, say, wait};
+use granule_programs::calls::{
+    self, KILL, RT_SIGACTION, SETSID, SIGKILL, WNOHANG, call, say, wait,
+};
 use granule_programs::start::Start;
-
-const CLOSE: u64 = 57;
-const PIPE2: u64 = 59;
-const READ: u64 = 63;
-const KILL: u64 = 129;
-const RT_SIGACTION: u64 = 134;
-const SETSID: u64 = 157;
-
-const WNOHANG: u64 = 1;
 
 /// The number of times that the tests look whether something has happened, ten milliseconds apart,
 /// before they take it that it never will.
@@ -41,17 +34,16 @@ fn comes(mut there: impl FnMut() -> bool) -> bool {
 
 /// Whether a process or group can be sent to.
 fn is_there(pid: i64) -> bool {
-    call(KILL, [pid as u64, 0, 0, 0, 0, 0]) == 0
+    call(KILL, [pid as u64]) == 0
 }
 
 /// Forgets children that have ended.
 fn reap() {
-    while call(calls::WAIT4, [u64::MAX, 0, WNOHANG, 0, 0, 0]) > 0 {}
+    while call(calls::WAIT4, [u64::MAX, 0, WNOHANG]) > 0 {}
 }
 
 fn lead_a_group() {
-    let done = call(SETSID, [0; 6]);
-    check!(done == pid(), "setsid: {done}");
+    check_eq!(call(SETSID, []), pid(), "setsid");
 }
 
 /// A group in which everybody forks and ends at once dies by one signal, whomever it meets.
@@ -92,7 +84,7 @@ pub(super) fn pelted(_: Start) {
         for _ in 0..400 {
             kill(parent, SIGUSR1);
             for _ in 0..3 {
-                call(calls::SCHED_YIELD, [0; 6]);
+                call(calls::SCHED_YIELD, []);
             }
         }
         3
@@ -126,30 +118,22 @@ pub(super) fn pelted(_: Start) {
 
 /// A parent that waits for the child that has its memory is ended by SIGKILL, and the child goes on.
 pub(super) fn lender(_: Start) {
-    let mut both = [0_u32; 2];
-    let made = call(PIPE2, [both.as_mut_ptr() as u64, 0, 0, 0, 0, 0]);
-    check!(made == 0, "pipe2: {made}");
-    let [out, into] = both.map(u64::from);
-    let stack = map(0x4_0000, calls::READ_WRITE).unwrap_or(0);
+    let (out, into) = pipe(0);
+    let stack = mapped(0x4_0000);
     let lender = forked(|| {
         lead_a_group();
-        borrowed_for_ever(stack + 0x4_0000, into);
+        borrowed_for_ever(stack + 0x4_0000, into as u64);
         1
     });
-    call(CLOSE, [into, 0, 0, 0, 0, 0]);
-    let mut byte = 0_u8;
-    let got = call(READ, [out, &raw mut byte as u64, 1, 0, 0, 0]);
-    check!(got == 1, "the borrower says nothing: {got}");
+    close(into);
+    check_eq!(read(out, &mut [0]), 1, "the borrower says nothing");
     kill(lender, SIGKILL);
-    let mut status = 0_u32;
-    let at = &raw mut status as u64;
-    let ended = || call(calls::WAIT4, [lender as u64, at, WNOHANG, 0, 0, 0]) == lender;
-    check!(comes(ended), "process {lender} has outlived a SIGKILL");
-    // SAFETY: just written by the kernel, behind the compiler's back.
-    let status = unsafe { (&raw const status).read_volatile() };
-    check!(status == SIGKILL as u32, "the lender: {status:#x}");
+    let End::Status(status) = end_of(lender, 10 * u64::from(LOOKS)) else {
+        return check!(false, "process {lender} has outlived a SIGKILL");
+    };
+    check_eq!(status, SIGKILL as u32, "the lender");
     // Its memory is still somebody's.
-    let borrower = call(calls::WAIT4, [u64::MAX, 0, WNOHANG, 0, 0, 0]);
+    let borrower = call(calls::WAIT4, [u64::MAX, 0, WNOHANG]);
     check!(borrower == 0, "the borrower has ended: {borrower}");
     kill(-lender, SIGKILL);
     let found = wait(-1);
@@ -195,28 +179,21 @@ fn borrowed_for_ever(stack: u64, into: u64) {
 
 /// A child of this process ends and leaves one that has ended before; gives the numbers of both.
 fn leave_one_behind() -> (i64, i64) {
-    let mut both = [0_u32; 2];
-    let made = call(PIPE2, [both.as_mut_ptr() as u64, 0, 0, 0, 0, 0]);
-    check!(made == 0, "pipe2: {made}");
-    let [out, into] = both.map(u64::from);
+    let (out, into) = pipe(0);
     let parent = forked(|| {
         // So that it keeps those that have ended, whatever it has from its own parent.
         handle(SIGCHLD, count, 0);
         block(0);
         let child = forked(|| 11);
-        let bytes = child.to_ne_bytes();
-        call(calls::WRITE, [into, bytes.as_ptr() as u64, 8, 0, 0, 0]);
+        write(into, &child.to_ne_bytes());
         // A parent is notified of one that it can reap.
         i32::from(!comes(|| ran() == 1))
     });
-    let mut child = 0_i64;
-    let got = call(READ, [out, &raw mut child as u64, 8, 0, 0, 0]);
-    check!(got == 8, "the child's number: {got}");
-    for fd in [out, into] {
-        call(CLOSE, [fd, 0, 0, 0, 0, 0]);
-    }
-    // SAFETY: just written by the kernel, behind the compiler's back.
-    (parent, unsafe { (&raw const child).read_volatile() })
+    let mut number = [0; 8];
+    check_eq!(read(out, &mut number), 8, "the child's number");
+    close(out);
+    close(into);
+    (parent, i64::from_ne_bytes(number))
 }
 
 /// The first process is notified of those that had ended before they became its children.
@@ -227,15 +204,15 @@ pub(super) fn adopted(_: Start) {
     check!(status_of(parent) == 0, "the parent");
     // The first of those that come while one is pending is the one that is reported.
     let taken = timed_wait(1 << (SIGCHLD - 1));
-    check!(
-        taken == Some((SIGCHLD, child)),
-        "of {parent}'s child {child}: {taken:?}"
-    );
+    check_eq!(taken, Some((SIGCHLD, child)), "of {parent}'s child {child}");
     check!(status_of(child) == 11 << 8, "the orphan");
     // A process that ignores the signal is not kept waiting for them.
     let ignore = [1_u64, 0, 0, 0];
-    let set = call(RT_SIGACTION, [SIGCHLD, ignore.as_ptr() as u64, 0, 8, 0, 0]);
-    check!(set == 0, "rt_sigaction: {set}");
+    check_eq!(
+        call(RT_SIGACTION, [SIGCHLD, ignore.as_ptr() as u64, 0, 8]),
+        0,
+        "rt_sigaction"
+    );
     block(0);
     let (parent, child) = leave_one_behind();
     check!(comes(|| !is_there(parent)), "process {parent} stays");

@@ -1,25 +1,17 @@
 //! The content of programs' files: one copy for all programs that run it, at once and later, until memory is short.
 
-#![allow(unsafe_code, reason = "memory that the test mapped")]
-
 use super::alloc_failure::free;
+use super::files::run;
+use super::memory::{mapped, set};
 use super::page;
 use super::processes::{forked, status_of};
-use crate::check;
-use core::ffi::CStr;
-use granule_programs::calls::{self, EXECVE, call, map, say};
+use crate::{check, check_eq};
+use granule_programs::calls::say;
 use granule_programs::start::{Start, number};
 
-/// Another program than this one, with words that it ends by at once.
-const OTHER: &CStr = c"/other";
-
-/// A child that executes the other program.
+/// A child that executes another program than this one, with words that it ends by at once.
 fn other() -> i64 {
-    forked(|| {
-        let arguments = [OTHER.as_ptr() as u64, c"none".as_ptr() as u64, 0];
-        let path = OTHER.as_ptr() as u64;
-        call(EXECVE, [path, arguments.as_ptr() as u64, 0, 0, 0, 0]) as i32
-    })
+    forked(|| run(b"/other\0", &[b"/other\0", b"none\0"]))
 }
 
 /// The second argument is the bytes of the other program's file, the third how it ends.
@@ -31,8 +23,7 @@ pub(super) fn cached(start: Start) {
     let before = free();
     let children = [0; 8].map(|_| other());
     for child in children {
-        let status = status_of(child);
-        check!(status == ends << 8, "the other program: {status:#x}");
+        check_eq!(status_of(child), ends << 8, "the other program");
     }
     let after = free();
     let taken = before - after;
@@ -46,10 +37,10 @@ pub(super) fn cached(start: Start) {
     check!(free() == after, "{after} bytes were free, now {}", free());
     // A process takes all memory there is, and is ended.
     let all = status_of(forked(|| {
-        let at = map(1 << 34, calls::READ_WRITE).unwrap_or(0);
+        let at = mapped(1 << 34);
         for address in (at..).step_by(page as usize) {
-            // SAFETY: just mapped; without memory this process ends, which is the point.
-            unsafe { (address as *mut u64).write_volatile(1) };
+            // Without memory this process ends, which is the point.
+            set(address, 1);
         }
         0
     }));

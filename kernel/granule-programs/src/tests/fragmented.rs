@@ -2,21 +2,17 @@
 //! fits. Requests of a program of larger pages are refused then, its memory stays, and the others
 //! go on.
 
-#![allow(unsafe_code, reason = "memory that the test mapped")]
-
 use super::alloc_failure::free;
 use super::files::{pipe, read, write};
+use super::memory::{get, mapped, set};
 use super::page;
 use super::processes::{forked, status_of};
 use super::sizes::{FROM, SELF, TO, number, partner, spawned};
-use crate::check;
-use granule_programs::calls::{self, EXECVE, call, fork, map, say, unmap, wish_page_size};
+use crate::{check, check_eq};
+use granule_programs::calls::{
+    self, DONT_NEED, EAGAIN, ENOMEM, EXECVE, GETRANDOM, call, fork, say, unmap, wish_page_size,
+};
 use granule_programs::start::Start;
-
-const GETRANDOM: u64 = 278;
-const DONT_NEED: u64 = 4;
-const EAGAIN: i64 = -11;
-const ENOMEM: i64 = -12;
 
 /// Left to the kernel.
 const SLACK: u64 = 4 << 20;
@@ -25,22 +21,41 @@ const MOST: u64 = 4 * SLACK;
 /// The least memory that is free in pieces.
 const IN_PIECES: u64 = 32 << 20;
 
-fn set(address: u64, value: u64) {
-    // SAFETY: memory that this test mapped; without memory this process ends, which is the point.
-    unsafe { (address as *mut u64).write_volatile(value) };
-}
-
-fn get(address: u64) -> u64 {
-    // SAFETY: memory that this test mapped.
-    unsafe { (address as *const u64).read_volatile() }
-}
-
 fn send_word(fd: i64) {
     check!(write(fd, b"x") == 1, "write");
 }
 
 fn await_word(fd: i64) {
     check!(read(fd, &mut [0]) == 1, "read");
+}
+
+/// All free memory but `slack` bytes, of which every other page is given back.
+pub(super) struct Holes {
+    at: u64,
+    bytes: u64,
+    page: u64,
+}
+
+impl Holes {
+    pub(super) fn new(page: u64, slack: u64) -> Self {
+        let bytes = (free() - slack) & !(2 * page - 1);
+        let at = mapped(bytes);
+        for index in (0..bytes).step_by(page as usize) {
+            set(at + index, index);
+        }
+        for index in (0..bytes).step_by(2 * page as usize) {
+            let given = call(calls::MADVISE, [at + index, page, DONT_NEED]);
+            check_eq!(given, 0, "madvise");
+        }
+        Self { at, bytes, page }
+    }
+
+    /// The pages between the holes are what they were.
+    pub(super) fn check(&self) {
+        for index in (self.page..self.bytes).step_by(2 * self.page as usize) {
+            check_eq!(get(self.at + index), index, "page {index:#x}");
+        }
+    }
 }
 
 /// The program with the kernel's page size; the second argument is the larger one.
@@ -56,42 +71,38 @@ pub(super) fn fragmented(start: Start) {
         await_word(later);
         let path = SELF.as_ptr() as u64;
         let arguments = program(c"exit".as_ptr() as u64, c"5".as_ptr() as u64);
-        -call(EXECVE, [path, arguments.as_ptr() as u64, 0, 0, 0, 0]) as i32
+        -call(EXECVE, [path, arguments.as_ptr() as u64]) as i32
     });
-    let bytes = (free() - SLACK) & !(2 * page - 1);
-    check!(bytes / 2 >= IN_PIECES, "{bytes} bytes are free");
-    let at = map(bytes, calls::READ_WRITE).unwrap_or(0);
-    check!(at != 0, "{bytes} bytes cannot be mapped");
-    for index in (0..bytes).step_by(page as usize) {
-        set(at + index, index);
-    }
-    for index in (0..bytes).step_by(2 * page as usize) {
-        let gone = call(calls::MADVISE, [at + index, page, DONT_NEED, 0, 0, 0]);
-        check!(gone == 0, "madvise: {gone}");
-    }
+    let holes = Holes::new(page, SLACK);
+    check!(
+        holes.bytes / 2 >= IN_PIECES,
+        "{} bytes in pieces",
+        holes.bytes
+    );
     send_word(to);
     await_word(from);
     check!(free() >= IN_PIECES, "{} bytes are free", free());
     // A program of larger pages cannot be executed; who wanted to goes on.
     send_word(go);
-    let status = status_of(executes);
-    check!(status == 12 << 8, "execve: {status:#x}");
+    check_eq!(status_of(executes), 12 << 8, "execve");
     send_word(to);
-    let status = status_of(victim);
-    check!(status == 9, "who touches what there is not: {status:#x}");
-    for index in (page..bytes).step_by(2 * page as usize) {
-        let found = get(at + index);
-        check!(found == index, "page {index:#x} has {found:#x}");
-    }
+    check_eq!(status_of(victim), 9, "who touches what there is not");
+    holes.check();
     // Programs of the kernel's size run, and with the memory back the others as well.
     check!(wish_page_size(0) == 0, "prctl");
     let exits = program(c"exit".as_ptr() as u64, c"5".as_ptr() as u64);
-    let own = status_of(spawned(SELF, &exits));
-    check!(own == 5 << 8, "a program meanwhile: {own:#x}");
-    check!(unmap(at, bytes) == 0, "munmap");
+    check_eq!(
+        status_of(spawned(SELF, &exits)),
+        5 << 8,
+        "a program meanwhile"
+    );
+    check!(unmap(holes.at, holes.bytes) == 0, "munmap");
     check!(wish_page_size(larger) == 0, "prctl");
-    let after = status_of(spawned(SELF, &exits));
-    check!(after == 5 << 8, "a program afterwards: {after:#x}");
+    check_eq!(
+        status_of(spawned(SELF, &exits)),
+        5 << 8,
+        "a program afterwards"
+    );
     say(format_args!("fragmented\n"));
 }
 
@@ -99,27 +110,29 @@ pub(super) fn fragmented(start: Start) {
 pub(super) fn larger(start: Start) {
     let page = page(start);
     let most = MOST / page;
-    let at = map((most + 2) * page, calls::READ_WRITE).unwrap_or(0);
-    check!(at != 0, "no room");
+    let at = mapped((most + 2) * page);
     set(at, 7);
     send_word(TO);
     await_word(FROM);
     // The kernel writes to pages until none fits: a call fails, and does not end the process.
     let mut count = 1;
-    let refused = loop {
-        let result = call(GETRANDOM, [at + count * page, 8, 0, 0, 0, 0]);
-        if result != 8 {
-            break result;
-        }
-        count += 1;
-        check!(count <= most, "{count} pages of {page} bytes fit");
-    };
-    check!(refused == ENOMEM, "no page fits: {refused}");
+    check_eq!(
+        loop {
+            let result = call(GETRANDOM, [at + count * page, 8]);
+            if result != 8 {
+                break result;
+            }
+            count += 1;
+            check!(count <= most, "{count} pages of {page} bytes fit");
+        },
+        ENOMEM,
+        "no page fits"
+    );
     let child = fork();
     check!(matches!(child, ENOMEM | EAGAIN), "fork: {child}");
     check!(get(at) == 7, "what was there is {}", get(at));
     // Addresses need no memory.
-    let more = map(page, calls::READ_WRITE).unwrap_or(0);
+    let more = mapped(page);
     check!(more != 0 && unmap(more, page) == 0, "mmap and munmap");
     send_word(TO);
     await_word(FROM);

@@ -2,31 +2,21 @@
 //! `PATH,INITRD=ERROR`; whatever comes of each, memory is as it was before, what was loaded before is
 //! still loaded, and other programs still run.
 
-#![allow(unsafe_code, reason = "memory that the test mapped")]
-
 use super::alloc_failure::{arm, free};
+use super::files::run;
+use super::fragmented::Holes;
 use super::processes::{forked, status_of};
 use super::{number, page};
-use crate::check;
-use granule_programs::calls::{self, call, map, say};
+use crate::{check, check_eq};
+use granule_programs::calls::{
+    self, CLOSE, EBADF, EINVAL, ENOMEM, HERE, KEXEC_FILE_LOAD, OPENAT, READ, REBOOT, call, say,
+};
 use granule_programs::start::Start;
-
-const OPENAT: u64 = 56;
-const CLOSE: u64 = 57;
-const READ: u64 = 63;
-const REBOOT: u64 = 142;
-const EXECVE: u64 = 221;
-const KEXEC_FILE_LOAD: u64 = 294;
-const HERE: u64 = -100_i64 as u64;
 
 const UNLOAD: u64 = 1;
 const ON_CRASH: u64 = 2;
 const NO_INITRAMFS: u64 = 4;
 const NO_CMA: u64 = 0x10;
-
-const EBADF: i64 = -9;
-const ENOMEM: i64 = -12;
-const EINVAL: i64 = -22;
 
 /// The one that is well.
 pub(super) const GOOD: &[u8] = b"/boot/Image";
@@ -37,14 +27,13 @@ pub(super) fn open(path: &[u8]) -> u64 {
     for (to, from) in text.iter_mut().zip(path) {
         *to = *from;
     }
-    let fd = call(OPENAT, [HERE, text.as_ptr() as u64, 0, 0, 0, 0]);
+    let fd = call(OPENAT, [HERE, text.as_ptr() as u64]);
     check!(fd >= 0, "open {}: {fd}", path.escape_ascii());
     fd as u64
 }
 
 pub(super) fn close(fd: u64) {
-    let closed = call(CLOSE, [fd, 0, 0, 0, 0, 0]);
-    check!(closed == 0, "close {fd}: {closed}");
+    check_eq!(call(CLOSE, [fd]), 0, "close {fd}");
 }
 
 const LINE: &[u8] = b"quiet\0";
@@ -55,25 +44,24 @@ pub(super) fn load_with(kernel: u64, initrd: Option<u64>, line: &[u8], flags: u6
     let at = line.as_ptr() as u64;
     call(
         KEXEC_FILE_LOAD,
-        [kernel, initrd, line.len() as u64, at, flags | none, 0],
+        [kernel, initrd, line.len() as u64, at, flags | none],
     )
 }
 
 fn unload() {
-    let done = call(KEXEC_FILE_LOAD, [0, 0, 0, 0, UNLOAD, 0]);
-    check!(done == 0, "unload: {done}");
+    check_eq!(call(KEXEC_FILE_LOAD, [0, 0, 0, 0, UNLOAD]), 0, "unload");
 }
 
 /// Reads the list of loaded segments from the kernel.
 fn segments() -> [u8; 512] {
     let mut text = [0; 512];
     let fd = open(b"/sys/kernel/kexec_segments");
-    let got = call(READ, [fd, text.as_mut_ptr() as u64, 512, 0, 0, 0]);
+    let got = call(READ, [fd, text.as_mut_ptr() as u64, 512]);
     check!(got >= 0, "read: {got}");
     close(fd);
     let fd = open(b"/sys/kernel/kexec_loaded");
     let mut loaded = [0; 8];
-    let read = call(READ, [fd, loaded.as_mut_ptr() as u64, 8, 0, 0, 0]);
+    let read = call(READ, [fd, loaded.as_mut_ptr() as u64, 8]);
     let expected = if got > 0 { b'1' } else { b'0' };
     check!(
         read == 2 && loaded.starts_with(&[expected, b'\n', 0]),
@@ -85,15 +73,8 @@ fn segments() -> [u8; 512] {
 
 /// The kernel still makes processes and runs programs.
 pub(super) fn still_works() {
-    let pid = forked(|| {
-        let words = [c"init", c"exit", c"5"].map(|word| word.as_ptr() as u64);
-        let list = [words[0], words[1], words[2], 0];
-        let path = c"/init".as_ptr() as u64;
-        call(EXECVE, [path, list.as_ptr() as u64, 0, 0, 0, 0]);
-        6
-    });
-    let status = status_of(pid);
-    check!(status == 5 << 8, "a program: {status:#x}");
+    let pid = forked(|| run(b"/init\0", &[b"init\0", b"exit\0", b"5\0"]));
+    check_eq!(status_of(pid), 5 << 8, "a program");
 }
 
 /// Something that is to fail so, and to leave everything as it was.
@@ -105,8 +86,7 @@ fn fails(what: &[u8], error: i64, work: impl FnOnce() -> i64) {
     check!(result == error, "{what}: {result}, expected {error}");
     check!(segments() == was, "{what}: something else is loaded");
     still_works();
-    let now = free();
-    check!(now == before, "{what}: {before} bytes were free, now {now}");
+    check_eq!(free(), before, "{what}: bytes that are free");
 }
 
 pub(super) fn refused(start: Start) {
@@ -115,8 +95,7 @@ pub(super) fn refused(start: Start) {
     for loaded in [false, true] {
         if loaded {
             let kernel = open(GOOD);
-            let done = load_with(kernel, None, LINE, 0);
-            check!(done == 0, "load: {done}");
+            check_eq!(load_with(kernel, None, LINE, 0), 0, "load");
             close(kernel);
             check!(segments()[0] != 0 && free() < before, "nothing is loaded");
         }
@@ -127,8 +106,7 @@ pub(super) fn refused(start: Start) {
     }
     unload();
     check!(segments()[0] == 0, "something is loaded");
-    let now = free();
-    check!(now == before, "{before} bytes were free, now {now}");
+    check_eq!(free(), before, "bytes that are free");
     // Of nothing.
     unload();
     say(format_args!("refused\n"));
@@ -158,32 +136,23 @@ fn arguments() {
     let kernel = open(GOOD);
     let directory = open(b"/boot");
     let console = open(b"/dev/console");
-    fails(b"no descriptor", EBADF, || load_with(77, None, LINE, 0));
-    fails(b"a directory", EBADF, || {
-        load_with(directory, None, LINE, 0)
-    });
-    fails(b"a device", EBADF, || load_with(console, None, LINE, 0));
-    fails(b"no initramfs", EBADF, || {
-        load_with(kernel, Some(77), LINE, 0)
-    });
-    fails(b"no NUL", EINVAL, || load_with(kernel, None, b"quiet", 0));
-    fails(b"two NULs", EINVAL, || {
-        load_with(kernel, None, b"a\0b\0", 0)
-    });
-    fails(b"a long line", EINVAL, || {
-        load_with(kernel, None, &[b'x'; 2049], 0)
-    });
-    fails(b"for a crash", EINVAL, || {
-        load_with(kernel, None, LINE, ON_CRASH)
-    });
-    fails(b"an unknown flag", EINVAL, || {
-        load_with(kernel, None, LINE, 1 << 20)
-    });
+    let refused = |what: &[u8], error, kernel, initrd, line: &[u8], flags| {
+        fails(what, error, || load_with(kernel, initrd, line, flags));
+    };
+    refused(b"no descriptor", EBADF, 77, None, LINE, 0);
+    refused(b"a directory", EBADF, directory, None, LINE, 0);
+    refused(b"a device", EBADF, console, None, LINE, 0);
+    refused(b"no initramfs", EBADF, kernel, Some(77), LINE, 0);
+    refused(b"no NUL", EINVAL, kernel, None, b"quiet", 0);
+    refused(b"two NULs", EINVAL, kernel, None, b"a\0b\0", 0);
+    refused(b"a long line", EINVAL, kernel, None, &[b'x'; 2049], 0);
+    refused(b"for a crash", EINVAL, kernel, None, LINE, ON_CRASH);
+    refused(b"an unknown flag", EINVAL, kernel, None, LINE, 1 << 20);
     fails(b"a line that is nowhere", calls::EFAULT, || {
-        call(KEXEC_FILE_LOAD, [kernel, 0, 8, 64, NO_INITRAMFS, 0])
+        call(KEXEC_FILE_LOAD, [kernel, 0, 8, 64, NO_INITRAMFS])
     });
     fails(b"a reboot without the magic", EINVAL, || {
-        call(REBOOT, [1, 2, 0x4558_4543, 0, 0, 0])
+        call(REBOOT, [1, 2, 0x4558_4543])
     });
     for fd in [kernel, directory, console] {
         close(fd);
@@ -194,19 +163,16 @@ fn arguments() {
 /// loaded.
 pub(super) fn flood(_: Start) {
     for _ in 0..500 {
-        let result = call(REBOOT, [1, 2, 0x4558_4543, 0, 0, 0]);
-        check!(result == EINVAL, "reboot: {result}");
+        check_eq!(call(REBOOT, [1, 2, 0x4558_4543]), EINVAL, "reboot");
     }
     let kernel = open(GOOD);
     for _ in 0..100 {
-        let done = load_with(kernel, None, LINE, 0);
-        check!(done == 0, "load: {done}");
+        check_eq!(load_with(kernel, None, LINE, 0), 0, "load");
     }
     close(kernel);
     unload();
     // Of another kind, which is reported.
-    let result = leave();
-    check!(result == EINVAL, "leave: {result}");
+    check_eq!(leave(), EINVAL, "leave");
     say(format_args!("flooded\n"));
 }
 
@@ -218,16 +184,14 @@ pub(super) fn corrupted(_: Start) {
     fails(b"nothing is loaded", EINVAL, leave);
     let kernel = open(GOOD);
     for flags in [0, NO_CMA] {
-        let done = load_with(kernel, None, LINE, flags);
-        check!(done == 0, "load: {done}");
+        check_eq!(load_with(kernel, None, LINE, flags), 0, "load");
         // Whatever is tried, it stays so.
         fails(b"a list that changed", EINVAL, leave);
         fails(b"the same list", EINVAL, leave);
     }
     close(kernel);
     unload();
-    let now = free();
-    check!(now == before, "{before} bytes were free, now {now}");
+    check_eq!(free(), before, "bytes that are free");
     say(format_args!("corrupted\n"));
 }
 
@@ -246,41 +210,23 @@ pub(super) fn alloc_failure(start: Start) {
 pub(super) fn fragmented(start: Start) {
     let page = page(start);
     // Some for what the kernel needs beside.
-    let bytes = (free() - (4 << 20)) & !(2 * page - 1);
-    let at = map(bytes, calls::READ_WRITE).unwrap_or(0);
-    check!(at != 0, "{bytes} bytes cannot be mapped");
-    for index in (0..bytes).step_by(page as usize) {
-        // SAFETY: just mapped.
-        unsafe { ((at + index) as *mut u64).write_volatile(index) };
-    }
-    for index in (0..bytes).step_by(2 * page as usize) {
-        let gone = call(calls::MADVISE, [at + index, page, DONT_NEED, 0, 0, 0]);
-        check!(gone == 0, "madvise: {gone}");
-    }
+    let holes = Holes::new(page, 4 << 20);
     if start.argument(2).is_empty() {
         run_out(1, &[0]);
     } else {
         let kernel = open(GOOD);
         let line = b"granule.kexec=digest\0";
-        let done = load_with(kernel, Some(open(b"/init")), line, 0);
-        check!(done == 0, "load: {done}");
+        check_eq!(load_with(kernel, Some(open(b"/init")), line, 0), 0, "load");
         let text = segments();
         calls::write(text.split(|byte| *byte == 0).next().unwrap_or_default());
         check!(false, "left: {}", leave());
     }
-    // The pages that are left are what they were.
-    for index in (page..bytes).step_by(2 * page as usize) {
-        // SAFETY: as above.
-        let found = unsafe { ((at + index) as *const u64).read_volatile() };
-        check!(found == index, "page {index:#x} has {found:#x}");
-    }
+    holes.check();
     say(format_args!("in pieces\n"));
 }
 
-const DONT_NEED: u64 = 4;
-
 pub(super) fn leave() -> i64 {
-    call(REBOOT, [0xfee1_dead, 0x2812_1969, 0x4558_4543, 0, 0, 0])
+    call(REBOOT, [0xfee1_dead, 0x2812_1969, 0x4558_4543])
 }
 
 fn run_out(step: usize, all_flags: &[u64]) {

@@ -3,8 +3,8 @@
 
 use super::kexec::{GOOD, close, leave, load_with, open, still_works};
 use super::number;
-use super::processes::{counter, forked, frequency, status_of};
-use crate::check;
+use super::processes::{counter, cpu, forked, frequency, status_of};
+use crate::{check, check_eq};
 use granule_programs::calls::{self, call, say};
 use granule_programs::start::Start;
 
@@ -19,7 +19,7 @@ pub(super) fn busy(start: Start) {
             loop {
                 match index % 4 {
                     0 => core::hint::spin_loop(),
-                    1 => drop(call(calls::SCHED_YIELD, [0; 6])),
+                    1 => drop(call(calls::SCHED_YIELD, [])),
                     2 => drop(calls::wait(forked(|| 0))),
                     // Sleeps for good.
                     _ => drop(calls::wait(forked(|| {
@@ -34,12 +34,10 @@ pub(super) fn busy(start: Start) {
     let expected = -(number(start.argument(3)) as i64);
     for _ in 0..2 {
         let asker = forked(|| {
-            let result = leave();
-            check!(result == expected, "reboot: {result}");
+            check_eq!(leave(), expected, "reboot");
             0
         });
-        let ended = calls::wait(asker);
-        check!(ended == Ok((asker, 0)), "who asked: {ended:?}");
+        check_eq!(calls::wait(asker), Ok((asker, 0)), "who asked");
         still_works();
     }
     everywhere(number(start.argument(4)) as u32);
@@ -48,8 +46,11 @@ pub(super) fn busy(start: Start) {
 
 fn load() {
     let kernel = open(GOOD);
-    let done = load_with(kernel, None, b"quiet granule.kexec=digest\0", 0);
-    check!(done == 0, "load: {done}");
+    check_eq!(
+        load_with(kernel, None, b"quiet granule.kexec=digest\0", 0),
+        0,
+        "load"
+    );
     close(kernel);
 }
 
@@ -104,8 +105,7 @@ pub(super) fn crowd(start: Start) {
         check!(one_served, "all were refused because of another");
     }
     still_works();
-    let result = leave();
-    check!(result == LOOKED_AT, "leave: {result}");
+    check_eq!(leave(), LOOKED_AT, "leave");
     say(format_args!("served {} busy {busy}\n", served + 1));
 }
 
@@ -113,12 +113,7 @@ pub(super) fn crowd(start: Start) {
 fn everywhere(cpus: u32) {
     let mut seen = 0;
     for _ in 0..500 {
-        let child = forked(|| {
-            let mut cpu = 0u32;
-            let result = call(calls::GETCPU, [&raw mut cpu as u64, 0, 0, 0, 0, 0]);
-            check!(result == 0, "getcpu: {result}");
-            cpu as i32
-        });
+        let child = forked(|| cpu() as i32);
         seen |= 1u64 << (status_of(child) >> 8);
         if seen.count_ones() == cpus {
             return;

@@ -2,16 +2,17 @@
 
 #![allow(unsafe_code, reason = "memory that the test mapped")]
 
+use super::memory::mapped;
 use super::page;
 use crate::check;
-use granule_programs::calls::{self, MMAP, READ_WRITE, call, fork, map, protect, say, unmap, wait};
+use granule_programs::calls::{
+    self, ENOMEM, MMAP, PROT_READ, READ_WRITE, call, fork, map, protect, say, unmap, wait,
+};
 use granule_programs::start::{Start, number};
 
 const DEFAULT: u64 = 65_530;
 /// Areas that the program has besides, at most.
 const OWN: u64 = 16;
-const ENOMEM: i64 = -12;
-const PROT_READ: u64 = 1;
 const PROT_EXEC: u64 = 4;
 const MADV_NOHUGEPAGE: u64 = 15;
 const PRIVATE_ANONYMOUS_FIXED: u64 = 0x32;
@@ -23,8 +24,7 @@ pub(super) fn limit(start: Start) {
         most => most,
     };
     let bytes = (most + 8) * page;
-    let at = map(bytes, READ_WRITE).unwrap_or(0);
-    check!(at != 0, "mapped");
+    let at = mapped(bytes);
     // Every other page becomes an area, and the page before it too.
     let (mut areas, mut next) = (1, at + page);
     let refused = loop {
@@ -49,7 +49,7 @@ pub(super) fn limit(start: Start) {
     let fixed = [next, page, PROT_READ, PRIVATE_ANONYMOUS_FIXED, u64::MAX, 0];
     let fixed = call(MMAP, fixed);
     let other = map(page, PROT_READ | PROT_EXEC).err().unwrap_or(0);
-    let advised = call(calls::MADVISE, [next, page, MADV_NOHUGEPAGE, 0, 0, 0]);
+    let advised = call(calls::MADVISE, [next, page, MADV_NOHUGEPAGE]);
     check!(
         [hole, fixed, other, advised] == [ENOMEM; 4],
         "munmap {hole}, mmap {fixed} and {other}, madvise {advised}"

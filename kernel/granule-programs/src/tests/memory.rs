@@ -6,12 +6,9 @@
 )]
 
 use super::page;
-use crate::check;
-use granule_programs::calls::{self, call, fork, map, protect, say, unmap, wait};
+use crate::{check, check_eq};
+use granule_programs::calls::{self, EINVAL, ENOMEM, call, fork, map, protect, say, unmap, wait};
 use granule_programs::start::Start;
-
-const EINVAL: i64 = -22;
-const ENOMEM: i64 = -12;
 
 /// Whether an access of a child to `address` ends it by SIGSEGV.
 fn faults(address: u64, write: bool) -> bool {
@@ -45,7 +42,7 @@ fn faults(address: u64, write: bool) -> bool {
 
 pub(super) fn memory(start: Start) {
     let page = page(start);
-    let at = map(16 * page, calls::READ_WRITE).unwrap_or(0);
+    let at = mapped(16 * page);
     check!(at != 0 && at.is_multiple_of(page), "mapped at {at:#x}");
     check!(!faults(at + 15 * page, true), "the last page");
     // A hole.
@@ -73,19 +70,16 @@ pub(super) fn memory(start: Start) {
     check!(unmap(at + 1, page) == EINVAL, "misaligned");
     check!(unmap(at, 0) == EINVAL, "nothing");
     check!(
-        call(calls::MMAP, [at + 1, page, 3, 0x32, 0, 0]) == EINVAL,
+        call(calls::MMAP, [at + 1, page, 3, 0x32]) == EINVAL,
         "fixed and misaligned"
     );
+    check!(call(calls::MMAP, [0, page, 3, 0x32]) < 0, "the null page");
     check!(
-        call(calls::MMAP, [0, page, 3, 0x32, 0, 0]) < 0,
-        "the null page"
-    );
-    check!(
-        call(calls::MMAP, [0, u64::MAX, 3, 0x22, 0, 0]) == ENOMEM,
+        call(calls::MMAP, [0, u64::MAX, 3, 0x22]) == ENOMEM,
         "too much"
     );
     check!(
-        call(calls::MMAP, [1 << 60, page, 3, 0x32, 0, 0]) == ENOMEM,
+        call(calls::MMAP, [1 << 60, page, 3, 0x32]) == ENOMEM,
         "outside"
     );
     check!(unmap(1 << 63, page) == EINVAL, "the kernel's");
@@ -95,20 +89,20 @@ pub(super) fn memory(start: Start) {
     );
     for shared in [1, 3] {
         check!(
-            call(calls::MMAP, [0, page, 3, 0x20 | shared, 0, 0]) == EINVAL,
+            call(calls::MMAP, [0, page, 3, 0x20 | shared]) == EINVAL,
             "shared memory, which there is not"
         );
     }
     // Over what is there, and zero again.
     set(at, 9);
-    let over = call(calls::MMAP, [at, page, 3, 0x32, 0, 0]);
+    let over = call(calls::MMAP, [at, page, 3, 0x32]);
     check!(over == at as i64 && get(at) == 0, "mapped over: {over:#x}");
     set(at, 9);
-    check!(call(calls::MADVISE, [at, page, 4, 0, 0, 0]) == 0, "madvise");
+    check!(call(calls::MADVISE, [at, page, 4]) == 0, "madvise");
     check!(get(at) == 0, "not needed, and still there");
     // Many areas: their list grows.
     for index in 0..200 {
-        let one = map(2 * page, calls::READ_WRITE).unwrap_or(0);
+        let one = mapped(2 * page);
         check!(one != 0 && protect(one, page, 1) == 0, "area {index}");
         set(one + page, index);
     }
@@ -123,15 +117,13 @@ const GROUP: u64 = 2 << 20;
 /// cuts groups: other rights for one page, a hole, a child that writes.
 pub(super) fn groups(start: Start) {
     let page = page(start);
-    let found = map(4 * GROUP, calls::READ_WRITE).unwrap_or(0);
-    check!(found != 0, "no memory");
+    let found = mapped(4 * GROUP);
     let at = found.next_multiple_of(GROUP);
     let pages = 3 * GROUP / page;
     let of = |index: u64| at + index * page;
     let all = |from: u64, what: &str| {
         for index in from..pages {
-            let value = get(of(index));
-            check!(value == index + 1, "{what}: page {index} has {value}");
+            check_eq!(get(of(index)), index + 1, "{what}: page {index}");
         }
     };
     for index in 0..pages {
@@ -179,11 +171,7 @@ pub(super) fn areas(start: Start) {
         if pid == 0 {
             calls::exit(beside(page, index));
         }
-        let end = wait(pid);
-        check!(
-            end == Ok((pid, 11)),
-            "what is read-only was written: {end:?}"
-        );
+        check_eq!(wait(pid), Ok((pid, 11)), "what is read-only was written");
     }
     say(format_args!("apart\n"));
 }
@@ -192,8 +180,7 @@ pub(super) fn areas(start: Start) {
 fn beside(page: u64, index: u64) -> i32 {
     // Whole groups of any page size.
     let bytes = 4 << 20;
-    let at = map(bytes, calls::READ_WRITE).unwrap_or(0);
-    check!(at != 0, "4M");
+    let at = mapped(bytes);
     for number in 0..bytes / page {
         set(at + number * page, number + 1);
     }
@@ -203,7 +190,7 @@ fn beside(page: u64, index: u64) -> i32 {
     check!(protect(at, cut - at, calls::READ_WRITE) == 0, "mprotect");
     // A page of its second part goes, and comes again.
     let one = cut + index * page;
-    let gone = call(calls::MADVISE, [one, page, 4, 0, 0, 0]);
+    let gone = call(calls::MADVISE, [one, page, 4]);
     check!(gone == 0 && get(one) == 0, "madvise: {gone}");
     set(cut - page, 7);
     check!(get(cut - page) == 7, "what may be written");
@@ -211,18 +198,26 @@ fn beside(page: u64, index: u64) -> i32 {
     0
 }
 
-fn get(address: u64) -> u64 {
+/// Memory that can be read and written, zero at first.
+pub(super) fn mapped(bytes: u64) -> u64 {
+    let found = map(bytes, calls::READ_WRITE);
+    check!(found.is_ok(), "{bytes} bytes cannot be mapped: {found:?}");
+    found.unwrap_or(0)
+}
+
+pub(super) fn get(address: u64) -> u64 {
     // SAFETY: memory that the test mapped.
     unsafe { (address as *const u64).read_volatile() }
 }
 
-fn set(address: u64, value: u64) {
+/// Writes a word. A process that has no memory for it ends.
+pub(super) fn set(address: u64, value: u64) {
     // SAFETY: as above, and nobody else has it.
     unsafe { (address as *mut u64).write_volatile(value) };
 }
 
 fn brk(to: u64) -> u64 {
-    call(calls::BRK, [to, 0, 0, 0, 0, 0]) as u64
+    call(calls::BRK, [to]) as u64
 }
 
 pub(super) fn heap(start: Start) {
@@ -252,8 +247,7 @@ pub(super) fn full(start: Start) {
     for _ in 0..2 {
         let pid = fork();
         if pid == 0 {
-            let huge = map(1 << 34, calls::READ_WRITE).unwrap_or(0);
-            check!(huge != 0, "16G of addresses");
+            let huge = mapped(1 << 34);
             let mut at = huge;
             loop {
                 set(at, 1);
@@ -266,7 +260,7 @@ pub(super) fn full(start: Start) {
             "who uses up all memory ends by {end:?}"
         );
     }
-    let at = map(page, calls::READ_WRITE).unwrap_or(0);
+    let at = mapped(page);
     set(at, 1);
     say(format_args!("filled\n"));
 }

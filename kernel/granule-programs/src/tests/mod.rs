@@ -34,6 +34,19 @@ macro_rules! check {
     };
 }
 
+/// A value is not the one that it must be.
+#[macro_export]
+macro_rules! check_eq {
+    ($found:expr, $expected:expr, $($words:tt)*) => {{
+        let (found, expected) = ($found, $expected);
+        $crate::check!(
+            found == expected,
+            "{}: {found:?}, expected {expected:?}",
+            format_args!($($words)*)
+        );
+    }};
+}
+
 /// A test: a name, and what it does.
 type Test = (&'static [u8], fn(Start));
 
@@ -120,7 +133,7 @@ const AT_EXECFN: u64 = 31;
 fn hello(start: Start) {
     say(format_args!(
         "hello from process {}\n",
-        calls::call(calls::GETPID, [0; 6])
+        calls::call(calls::GETPID, [])
     ));
     for index in 0..start.count() {
         say(format_args!(

@@ -2,14 +2,13 @@
 
 #![allow(unsafe_code, reason = "memory that the test mapped")]
 
-use super::files::{DUP3, pipe, read, write};
+use super::files::{pipe, read, run, write};
+use super::memory::{get, mapped, set};
 use super::page;
-use crate::check;
+use crate::{check, check_eq};
 use core::arch::asm;
-use granule_programs::calls::{self, EXECVE, call, map, say, unmap, wait, wish_page_size};
+use granule_programs::calls::{self, DUP3, KILL, call, say, unmap, wait, wish_page_size};
 use granule_programs::start::Start;
-
-const KILL: u64 = 129;
 
 /// Forks, and does `child` in the child, which ends with what that gives.
 pub(super) fn forked(child: impl FnOnce() -> i32) -> i64 {
@@ -23,16 +22,12 @@ pub(super) fn forked(child: impl FnOnce() -> i32) -> i64 {
 
 /// Waits for this child; its status.
 pub(super) fn status_of(pid: i64) -> u32 {
-    match wait(pid) {
-        Ok((found, status)) => {
-            check!(found == pid, "waited for {pid}, found {found}");
-            status
-        }
-        Err(error) => {
-            check!(false, "wait for {pid}: {error}");
-            0
-        }
-    }
+    let ended = wait(pid);
+    check!(
+        matches!(ended, Ok((found, _)) if found == pid),
+        "wait for {pid}: {ended:?}"
+    );
+    ended.unwrap_or_default().1
 }
 
 /// One child, its number, its end.
@@ -42,11 +37,10 @@ fn fork_once() {
 }
 
 pub(super) fn fork(_: Start) {
-    let own = call(calls::GETPID, [0; 6]);
-    check!(own == 1, "the first process is {own}");
+    check_eq!(call(calls::GETPID, []), 1, "the first process");
     check!(wait(-1) == Err(-10), "children that there are not");
     let pid = forked(|| {
-        let parent = call(calls::GETPPID, [0; 6]);
+        let parent = call(calls::GETPPID, []);
         i32::from(parent != 1)
     });
     check!(status_of(pid) == 0, "the child's parent");
@@ -55,92 +49,78 @@ pub(super) fn fork(_: Start) {
     // WNOHANG.
     let pid = forked(|| {
         for _ in 0..100 {
-            call(calls::SCHED_YIELD, [0; 6]);
+            call(calls::SCHED_YIELD, []);
         }
         7
     });
     let mut status = 0u32;
     loop {
-        let found = call(calls::WAIT4, [u64::MAX, &raw mut status as u64, 1, 0, 0, 0]);
+        let found = call(calls::WAIT4, [u64::MAX, &raw mut status as u64, 1]);
         check!(found == 0 || found == pid, "wait4: {found}");
         if found == pid {
             break;
         }
-        call(calls::SCHED_YIELD, [0; 6]);
+        call(calls::SCHED_YIELD, []);
     }
     check!(status == 7 << 8, "status {status:#x}");
     say(format_args!("forked\n"));
-}
-
-/// The word at an address.
-fn word(address: u64) -> u64 {
-    // SAFETY: memory that the test mapped.
-    unsafe { (address as *const u64).read_volatile() }
-}
-
-fn set_word(address: u64, value: u64) {
-    // SAFETY: memory that the test mapped, and nobody else has.
-    unsafe { (address as *mut u64).write_volatile(value) };
 }
 
 /// Parent and child each see their own writes only, in every page.
 pub(super) fn copies(start: Start) {
     let page = page(start);
     let pages = 100;
-    let at = map(pages * page, calls::READ_WRITE).unwrap_or(0);
+    let at = mapped(pages * page);
     let all = || (0..pages).map(|index| at + index * page);
     for address in all() {
-        check!(
-            word(address) == 0,
-            "memory that is not zero at {address:#x}"
-        );
-        set_word(address, address);
+        check!(get(address) == 0, "memory that is not zero at {address:#x}");
+        set(address, address);
     }
     let pid = forked(|| {
         for address in all() {
             check!(
-                word(address) == address,
+                get(address) == address,
                 "the child reads {:#x}",
-                word(address)
+                get(address)
             );
-            set_word(address, !address);
+            set(address, !address);
         }
         // A grandchild, of pages that are copies themselves.
         let pid = forked(|| {
             for address in all() {
                 check!(
-                    word(address) == !address,
+                    get(address) == !address,
                     "the grandchild reads {:#x}",
-                    word(address)
+                    get(address)
                 );
-                set_word(address, 5);
+                set(address, 5);
             }
             0
         });
         check!(status_of(pid) == 0, "the grandchild");
         for address in all() {
             check!(
-                word(address) == !address,
+                get(address) == !address,
                 "the child reads {:#x} after",
-                word(address)
+                get(address)
             );
         }
         0
     });
     for address in all() {
         check!(
-            word(address) == address,
+            get(address) == address,
             "the parent reads {:#x}",
-            word(address)
+            get(address)
         );
-        set_word(address, address + 1);
+        set(address, address + 1);
     }
     check!(status_of(pid) == 0, "the child");
     for address in all() {
         check!(
-            word(address) == address + 1,
+            get(address) == address + 1,
             "the parent reads {:#x}",
-            word(address)
+            get(address)
         );
     }
     check!(unmap(at, pages * page) == 0, "munmap");
@@ -155,7 +135,7 @@ pub(super) fn storm(_: Start) {
             *pid = forked(|| {
                 for _ in 0..4 {
                     fork_once();
-                    call(calls::SCHED_YIELD, [0; 6]);
+                    call(calls::SCHED_YIELD, []);
                 }
                 3
             });
@@ -175,7 +155,7 @@ pub(super) fn bomb(_: Start) {
         if pid == 0 {
             // Waits for nothing that ever comes: until the first process ends all.
             loop {
-                call(calls::SCHED_YIELD, [0; 6]);
+                call(calls::SCHED_YIELD, []);
             }
         }
         if pid < 0 {
@@ -198,25 +178,22 @@ pub(super) fn thousand(_: Start) {
     const COUNT: usize = 1000;
     let (held, _held_open) = pipe(0);
     let (there, ready) = pipe(0);
-    call(DUP3, [held as u64, HELD as u64, 0, 0, 0, 0]);
-    call(DUP3, [ready as u64, READY as u64, 0, 0, 0, 0]);
+    call(DUP3, [held as u64, HELD as u64]);
+    call(DUP3, [ready as u64, READY as u64]);
     for _ in 0..2 {
         for made in 0..COUNT {
             let pid = calls::fork();
             if pid == 0 {
                 wish_page_size(4 << 10);
-                let path = c"/init".as_ptr() as u64;
-                let arguments = [path, c"waits".as_ptr() as u64, 0];
-                call(EXECVE, [path, arguments.as_ptr() as u64, 0, 0, 0, 0]);
+                run(b"/init\0", &[b"/init\0", b"waits\0"]);
                 calls::exit(1);
             }
             check!(pid > 0, "fork after {made}: {pid}");
         }
         for number in 0..COUNT {
-            let got = read(there, &mut [0]);
-            check!(got == 1, "the sign of program {number}: {got}");
+            check_eq!(read(there, &mut [0]), 1, "the sign of program {number}");
         }
-        call(KILL, [u64::MAX, 9, 0, 0, 0, 0]);
+        call(KILL, [u64::MAX, 9]);
         for _ in 0..COUNT {
             match wait(-1) {
                 Ok((_, status)) => check!(status == 9, "status {status:#x}"),
@@ -249,7 +226,7 @@ pub(super) fn preempt(_: Start) {
     }
     // Not left behind: tests beside this one would wait for their time slices.
     for pid in pids {
-        call(KILL, [pid as u64, 9, 0, 0, 0, 0]);
+        call(KILL, [pid as u64, 9]);
         check!(status_of(pid) == 9, "who never calls");
     }
     say(format_args!("preempted\n"));
@@ -258,8 +235,8 @@ pub(super) fn preempt(_: Start) {
 /// A child with its parent's memory: what it writes stays, and the parent waits for its end.
 pub(super) fn vfork(start: Start) {
     let page = page(start);
-    let at = map(page, calls::READ_WRITE).unwrap_or(0);
-    let stack = map(0x4_0000, calls::READ_WRITE).unwrap_or(0);
+    let at = mapped(page);
+    let stack = mapped(0x4_0000);
     const VM_VFORK: u64 = 0x4100 | 17;
     let pid: i64;
     // SAFETY: the child runs on memory of its own, calls the kernel and ends; the parent finds all
@@ -294,7 +271,7 @@ pub(super) fn vfork(start: Start) {
         );
     }
     check!(pid > 0, "clone: {pid}");
-    check!(word(at) == 77, "the parent did not wait: {}", word(at));
+    check!(get(at) == 77, "the parent did not wait: {}", get(at));
     check!(status_of(pid) == 9 << 8, "status");
     say(format_args!("lent\n"));
 }
@@ -305,8 +282,8 @@ pub(super) fn orphans(_: Start) {
         for _ in 0..5 {
             forked(|| {
                 // Until the parent has gone.
-                while call(calls::GETPPID, [0; 6]) != 1 {
-                    call(calls::SCHED_YIELD, [0; 6]);
+                while call(calls::GETPPID, []) != 1 {
+                    call(calls::SCHED_YIELD, []);
                 }
                 11
             });
@@ -331,27 +308,22 @@ pub(super) fn spread(start: Start) {
         forked(|| {
             let begun = counter();
             while counter() - begun < frequency() / 4 {}
-            let mut cpu = 0u32;
-            let result = call(calls::GETCPU, [&raw mut cpu as u64, 0, 0, 0, 0, 0]);
-            check!(result == 0, "getcpu: {result}");
-            cpu as i32
+            cpu() as i32
         });
     }
     for _ in 0..children {
-        used |= 1 << (status_of_any() >> 8);
+        let ended = wait(-1);
+        check!(ended.is_ok(), "wait: {ended:?}");
+        used |= 1 << (ended.unwrap_or_default().1 >> 8);
     }
     say(format_args!("on {} CPUs\n", used.count_ones()));
 }
 
-/// Waits for any child; its status.
-fn status_of_any() -> u32 {
-    match wait(-1) {
-        Ok((_, status)) => status,
-        Err(error) => {
-            check!(false, "wait: {error}");
-            0
-        }
-    }
+/// The CPU that runs this process.
+pub(super) fn cpu() -> u32 {
+    let mut cpu = 0u32;
+    check_eq!(call(calls::GETCPU, [&raw mut cpu as u64]), 0, "getcpu");
+    cpu
 }
 
 pub(super) fn counter() -> u64 {
@@ -380,14 +352,14 @@ pub(super) fn hasty(_: Start) {
         });
     }
     // WNOHANG, until there are none.
-    while call(calls::WAIT4, [u64::MAX, 0, 1, 0, 0, 0]) >= 0 {}
+    while call(calls::WAIT4, [u64::MAX, 0, 1]) >= 0 {}
 }
 
-/// FP and SIMD registers, and the thread pointer, stay a process's own while others run.
+/// Registers stay a process's own while others run.
 pub(super) fn registers(_: Start) {
     let mut pids = [0; 6];
     for (number, pid) in pids.iter_mut().enumerate() {
-        *pid = forked(|| keep(number as u64 + 1));
+        *pid = forked(|| i32::from(!registers_stay(number as u64 + 1, 200)));
     }
     for pid in pids {
         check!(status_of(pid) == 0, "registers of {pid}");
@@ -395,8 +367,9 @@ pub(super) fn registers(_: Start) {
     say(format_args!("kept\n"));
 }
 
-/// Puts `seed` into registers and looks whether it stays there over many turns; 0 if so.
-fn keep(seed: u64) -> i32 {
+/// Puts something made of `seed` into registers of every kind, and looks whether it stays there over so many turns,
+/// each with a call.
+pub(super) fn registers_stay(seed: u64, rounds: u64) -> bool {
     let lost: u64;
     // SAFETY: uses only registers that it names; the thread pointer is nobody's here.
     unsafe {
@@ -407,6 +380,8 @@ fn keep(seed: u64) -> i32 {
             "dup v0.2d, {seed}",
             "dup v7.2d, {seed}",
             "dup v31.2d, {seed}",
+            "mov x20, {seed}",
+            "mov x28, {seed}",
             "and {word}, {seed}, #7",
             "lsl {word}, {word}, #22",
             "msr fpcr, {word}",
@@ -415,7 +390,7 @@ fn keep(seed: u64) -> i32 {
             "mov x8, {yields}",
             "svc #0",
             // Turns end here too.
-            "mov {word}, #0x4000",
+            "mov {word}, #0x8000",
             "3: sub {word}, {word}, #1",
             "cbnz {word}, 3b",
             "umov {word}, v0.d[1]",
@@ -426,6 +401,10 @@ fn keep(seed: u64) -> i32 {
             "orr {lost}, {lost}, {word}",
             "umov {word}, v31.d[1]",
             "eor {word}, {word}, {seed}",
+            "orr {lost}, {lost}, {word}",
+            "eor {word}, x20, {seed}",
+            "orr {lost}, {lost}, {word}",
+            "eor {word}, x28, {seed}",
             "orr {lost}, {lost}, {word}",
             "mrs {word}, tpidr_el0",
             "eor {word}, {word}, {seed}",
@@ -441,16 +420,18 @@ fn keep(seed: u64) -> i32 {
             "b.ne 2b",
             ".arch_extension nosimd",
             ".arch_extension nofp",
-            seed = in(reg) seed,
+            seed = in(reg) seed | 0xa5a5_0000_0000_0000,
             word = out(reg) _,
             lost = out(reg) lost,
-            rounds = inout(reg) 200u64 => _,
+            rounds = inout(reg) rounds => _,
             yields = const calls::SCHED_YIELD,
             out("x0") _,
             out("x8") _,
+            out("x20") _,
+            out("x28") _,
         );
     }
-    i32::from(lost != 0)
+    lost == 0
 }
 
 /// Leaves processes behind in every state; the kernel ends and counts them.
@@ -475,7 +456,7 @@ pub(super) fn left(_: Start) {
         });
     }
     for _ in 0..50 {
-        call(calls::SCHED_YIELD, [0; 6]);
+        call(calls::SCHED_YIELD, []);
     }
     say(format_args!("left\n"));
 }

@@ -2,23 +2,17 @@
 
 #![allow(unsafe_code, reason = "registers, and frames that the kernel writes")]
 
+use super::files::{close, pipe, read, write};
 use super::processes::{forked, status_of};
-use crate::check;
+use crate::{check, check_eq};
 use core::arch::asm;
 use core::sync::atomic::{AtomicU64, Ordering};
-use granule_programs::calls::{self, call, say};
+use granule_programs::calls::{
+    self, KILL, NANOSLEEP, RT_SIGACTION, RT_SIGPROCMASK, RT_SIGSUSPEND, RT_SIGTIMEDWAIT, SIGKILL,
+    WNOHANG, call, say,
+};
 use granule_programs::start::Start;
 
-const PIPE2: u64 = 59;
-const READ: u64 = 63;
-const NANOSLEEP: u64 = 101;
-const KILL: u64 = 129;
-const RT_SIGSUSPEND: u64 = 133;
-const RT_SIGACTION: u64 = 134;
-const RT_SIGPROCMASK: u64 = 135;
-const RT_SIGTIMEDWAIT: u64 = 137;
-
-pub(super) const SIGKILL: u64 = 9;
 pub(super) const SIGUSR1: u64 = 10;
 const SIGSEGV: u64 = 11;
 pub(super) const SIGCHLD: u64 = 17;
@@ -66,17 +60,19 @@ extern "C" fn skip(_: u64, info: *const u64, context: *mut u64) {
 
 pub(super) fn handle(signal: u64, handler: extern "C" fn(u64, *const u64, *mut u64), flags: u64) {
     let action = [handler as usize as u64, flags | SA_SIGINFO, 0, 0];
-    let set = call(RT_SIGACTION, [signal, action.as_ptr() as u64, 0, 8, 0, 0]);
-    check!(set == 0, "rt_sigaction {signal}: {set}");
+    check_eq!(
+        call(RT_SIGACTION, [signal, action.as_ptr() as u64, 0, 8]),
+        0,
+        "rt_sigaction {signal}"
+    );
 }
 
 pub(super) fn kill(pid: i64, signal: u64) {
-    let sent = call(KILL, [pid as u64, signal, 0, 0, 0, 0]);
-    check!(sent == 0, "kill {pid}: {sent}");
+    check_eq!(call(KILL, [pid as u64, signal]), 0, "kill {pid}");
 }
 
 pub(super) fn pid() -> i64 {
-    call(calls::GETPID, [0; 6])
+    call(calls::GETPID, [])
 }
 
 pub(super) fn ran() -> u64 {
@@ -85,8 +81,11 @@ pub(super) fn ran() -> u64 {
 
 /// Blocks these signals and no others.
 pub(super) fn block(set: u64) {
-    let done = call(RT_SIGPROCMASK, [2, &raw const set as u64, 0, 8, 0, 0]);
-    check!(done == 0, "rt_sigprocmask: {done}");
+    check_eq!(
+        call(RT_SIGPROCMASK, [2, &raw const set as u64, 0, 8]),
+        0,
+        "rt_sigprocmask"
+    );
 }
 
 /// Takes one of these signals that has come, and its sender.
@@ -100,7 +99,7 @@ fn take(set: u64, time: u64) -> Option<(u64, i64)> {
     let mut info = [0_u64; 16];
     let at = info.as_mut_ptr();
     let set = &raw const set as u64;
-    let taken = call(RT_SIGTIMEDWAIT, [set, at as u64, time, 8, 0, 0]);
+    let taken = call(RT_SIGTIMEDWAIT, [set, at as u64, time, 8]);
     // SAFETY: just written by the kernel, behind the compiler's back.
     let sender = unsafe { at.add(2).read_volatile() };
     u64::try_from(taken)
@@ -110,7 +109,7 @@ fn take(set: u64, time: u64) -> Option<(u64, i64)> {
 
 pub(super) fn sleep_ms(ms: u64) -> i64 {
     let time = [ms / 1000, ms % 1000 * 1_000_000];
-    call(NANOSLEEP, [time.as_ptr() as u64, 0, 0, 0, 0, 0])
+    call(NANOSLEEP, [time.as_ptr() as u64])
 }
 
 pub(super) fn signals(_: Start) {
@@ -160,8 +159,11 @@ fn handlers() {
         after == 0x3333_3333_3333_3333,
         "v16 behind a handler: {after:#x}"
     );
-    let last = LAST.load(Ordering::SeqCst);
-    check!(last == SIGUSR1 | (pid() as u64) << 32, "last {last:#x}");
+    check_eq!(
+        LAST.load(Ordering::SeqCst),
+        SIGUSR1 | (pid() as u64) << 32,
+        "last"
+    );
     // A blocked signal comes when it is unblocked, once.
     block(1 << (SIGUSR1 - 1));
     kill(pid(), SIGUSR1);
@@ -173,7 +175,7 @@ fn handlers() {
     block(1 << (SIGUSR1 - 1));
     kill(pid(), SIGUSR1);
     let none = 0_u64;
-    let ended = call(RT_SIGSUSPEND, [&raw const none as u64, 8, 0, 0, 0, 0]);
+    let ended = call(RT_SIGSUSPEND, [&raw const none as u64, 8]);
     check!(ended == -4 && ran() == 3, "rt_sigsuspend: {ended}");
     kill(pid(), SIGUSR1);
     check!(ran() == 3, "the mask of before is back");
@@ -205,10 +207,13 @@ fn children() {
     let child = forked(|| 5);
     let none = 0_u64;
     while ran() == before {
-        call(RT_SIGSUSPEND, [&raw const none as u64, 8, 0, 0, 0, 0]);
+        call(RT_SIGSUSPEND, [&raw const none as u64, 8]);
     }
-    let last = LAST.load(Ordering::SeqCst);
-    check!(last == SIGCHLD | (child as u64) << 32, "last {last:#x}");
+    check_eq!(
+        LAST.load(Ordering::SeqCst),
+        SIGCHLD | (child as u64) << 32,
+        "last"
+    );
     block(0);
     check!(status_of(child) == 5 << 8, "how it ended");
     let child = forked(|| {
@@ -218,21 +223,17 @@ fn children() {
     });
     kill(child, SIGKILL);
     check!(status_of(child) == SIGKILL as u32, "killed");
-    check!(
-        call(KILL, [child as u64, 0, 0, 0, 0, 0]) == -3,
-        "it is gone"
-    );
+    check!(call(KILL, [child as u64]) == -3, "it is gone");
 }
 
 /// The handler has run when a parent has its child's status, by whichever call.
 fn notified_first() {
-    const WNOHANG: u64 = 1;
     handle(SIGCHLD, count, SA_RESTART);
     for round in 0..200 {
         let before = ran();
         let child = forked(|| 0);
         // Without a pause, so that it calls in the moment in which the child can be reaped.
-        while call(calls::WAIT4, [child as u64, 0, WNOHANG, 0, 0, 0]) != child {}
+        while call(calls::WAIT4, [child as u64, 0, WNOHANG]) != child {}
         check!(
             ran() > before,
             "round {round}: reaped before the signal came"
@@ -242,27 +243,22 @@ fn notified_first() {
 
 /// A read that waits is ended by a signal, or goes on if the action has SA_RESTART.
 fn interrupted() {
-    for (flags, again) in [(0, false), (SA_RESTART, true)] {
+    for (flags, expected) in [(0, -4), (SA_RESTART, 1)] {
         handle(SIGUSR1, count, flags);
-        let mut both = [0_u32; 2];
-        let made = call(PIPE2, [both.as_mut_ptr() as u64, 0, 0, 0, 0, 0]);
-        check!(made == 0, "pipe2: {made}");
-        let [out, into] = both.map(u64::from);
+        let (out, into) = pipe(0);
         let (parent, before) = (pid(), ran());
         let child = forked(|| {
             sleep_ms(30);
             kill(parent, SIGUSR1);
             sleep_ms(30);
-            call(calls::WRITE, [into, b"y".as_ptr() as u64, 1, 0, 0, 0]) as i32 - 1
+            write(into, b"y") as i32 - 1
         });
-        let mut byte = 0_u8;
-        let got = call(READ, [out, &raw mut byte as u64, 1, 0, 0, 0]);
+        let got = read(out, &mut [0]);
         check!(ran() > before, "no handler");
-        let expected = if again { 1 } else { -4 };
-        check!(got == expected, "read with flags {flags:#x}: {got}");
+        check_eq!(got, expected, "read with flags {flags:#x}");
         check!(status_of(child) == 0, "who sent");
         for fd in [out, into] {
-            call(57, [fd, 0, 0, 0, 0, 0]);
+            close(fd);
         }
     }
 }
@@ -279,10 +275,10 @@ fn awaited() {
         kill(parent, SIGKILL);
         1
     });
-    let taken = take(1 << (SIGUSR1 - 1), 0);
-    check!(
-        taken == Some((SIGUSR1, child)),
-        "rt_sigtimedwait: {taken:?}"
+    check_eq!(
+        take(1 << (SIGUSR1 - 1), 0),
+        Some((SIGUSR1, child)),
+        "rt_sigtimedwait"
     );
     kill(child, SIGKILL);
     check!(status_of(child) == SIGKILL as u32, "who sent");

@@ -7,19 +7,18 @@
     reason = "memory that the test mapped, and children that execute programs"
 )]
 
-use super::files::{DUP3, close, pipe, read, write};
+use super::files::{close, pipe, read, write};
+use super::memory::mapped;
 use super::page;
 use super::processes::{forked, status_of};
-use crate::check;
+use crate::{check, check_eq};
 use core::arch::asm;
 use core::ffi::CStr;
 use granule_programs::calls::{
-    self, EXECVE, call, map, page_size_wish, say, unmap, wish_page_size,
+    self, DUP3, EINVAL, EXECVE, KILL, call, page_size_wish, say, unmap, wish_page_size,
 };
 use granule_programs::start::Start;
 
-const KILL: u64 = 129;
-const EINVAL: i64 = -22;
 /// Where a program finds the ends of the pipes from and to the one that made it.
 pub(super) const FROM: i64 = 20;
 pub(super) const TO: i64 = 21;
@@ -53,7 +52,7 @@ impl Digits {
 /// A child that executes a program, in the memory of its parent until then, as `posix_spawn` does.
 pub(super) fn spawned(path: &CStr, arguments: &[u64]) -> i64 {
     const VM_VFORK: u64 = 0x4100 | 17;
-    let stack = map(STACK, calls::READ_WRITE).unwrap_or(0);
+    let stack = mapped(STACK);
     let pid: i64;
     // SAFETY: the child only executes a program or ends; the parent finds all registers as they were.
     unsafe {
@@ -89,7 +88,7 @@ pub(super) fn spawned(path: &CStr, arguments: &[u64]) -> i64 {
 /// The process has pages of `bytes` in all that it can see.
 fn has_pages(start: Start, bytes: u64) {
     check!(page(start) == bytes, "{} is not {bytes}", page(start));
-    let at = map(1, calls::READ_WRITE).unwrap_or(0);
+    let at = mapped(1);
     check!(at != 0 && at.is_multiple_of(bytes), "mapped at {at:#x}");
     let last = (at + bytes - 1) as *mut u8;
     // SAFETY: the last byte of the page that was just mapped.
@@ -97,8 +96,7 @@ fn has_pages(start: Start, bytes: u64) {
         check!(last.read_volatile() == 0, "the page is not zero");
         last.write_volatile(1);
     }
-    let odd = unmap(at + bytes / 2, bytes);
-    check!(odd == EINVAL, "half a page unmapped: {odd}");
+    check_eq!(unmap(at + bytes / 2, bytes), EINVAL, "half a page unmapped");
     check!(unmap(at, 1) == 0, "munmap");
 }
 
@@ -127,8 +125,7 @@ fn send(fd: i64, salt: u8) {
 
 /// Reads what [`send`] writes, straight into new pages.
 fn receive(fd: i64, salt: u8) {
-    let room = map(BYTES as u64, calls::READ_WRITE).unwrap_or(0);
-    check!(room != 0, "no room");
+    let room = mapped(BYTES as u64);
     // SAFETY: just mapped.
     let all = unsafe { core::slice::from_raw_parts_mut(room as *mut u8, BYTES) };
     let mut at = 0;
@@ -160,8 +157,11 @@ pub(super) fn sizes(start: Start) {
                 next.0.as_ptr() as u64,
                 0,
             ];
-            let status = status_of(spawned(SELF, &arguments));
-            check!(status == 0, "{first} and {second}: {status:#x}");
+            check_eq!(
+                status_of(spawned(SELF, &arguments)),
+                0,
+                "{first} and {second}"
+            );
             count += 1;
         }
     }
@@ -177,8 +177,7 @@ pub(super) fn partner(arguments: &[u64]) -> (i64, i64, i64) {
     let (from, child_to) = pipe(0);
     let (child_from, to) = pipe(0);
     for (fd, as_fd) in [(child_from, FROM), (child_to, TO)] {
-        let made = call(DUP3, [fd as u64, as_fd as u64, 0, 0, 0, 0]);
-        check!(made == as_fd, "dup3: {made}");
+        check_eq!(call(DUP3, [fd as u64, as_fd as u64]), as_fd, "dup3");
         close(fd);
     }
     let child = spawned(SELF, arguments);
@@ -209,8 +208,7 @@ pub(super) fn first(start: Start) {
         0
     });
     check!(status_of(forked) == 0, "a child by fork");
-    let killed = call(KILL, [child as u64, 9, 0, 0, 0, 0]);
-    check!(killed == 0, "kill: {killed}");
+    check_eq!(call(KILL, [child as u64, 9]), 0, "kill");
     check!(status_of(child) == 9, "not ended by SIGKILL");
 }
 
@@ -255,8 +253,7 @@ fn all(start: Start, sizes: impl Iterator<Item = u64>) {
         }
     }
     for child in children.iter().take(count) {
-        let status = status_of(*child);
-        check!(status == 0, "process {child}: {status:#x}");
+        check_eq!(status_of(*child), 0, "process {child}");
     }
     say(format_args!("{count} tests side by side\n"));
 }

@@ -2,16 +2,16 @@
 
 #![allow(unsafe_code, reason = "memory that the test mapped")]
 
-use super::{CLOSE, CLOSE_RANGE, KILL, PIPE2, SIGKILL, Victim, end_all_others, pause};
-use crate::check;
+use super::{Victim, end_all_others, pause};
+use crate::tests::memory::mapped;
 use crate::tests::page;
 use crate::tests::processes::{forked, status_of};
+use crate::{check, check_eq};
 use core::sync::atomic::{AtomicU64, Ordering};
-use granule_programs::calls::{self, call, fork, map, say};
+use granule_programs::calls::{
+    self, CLOSE, CLOSE_RANGE, EAGAIN, ENOMEM, EXECVE, KILL, PIPE2, SIGKILL, call, fork, map, say,
+};
 use granule_programs::start::Start;
-
-const EAGAIN: i64 = -11;
-const ENOMEM: i64 = -12;
 
 /// Runs two fork bombs up to the limit; the processes of the second take memory until there is none.
 pub(in crate::tests) fn crowd(start: Start) {
@@ -20,7 +20,7 @@ pub(in crate::tests) fn crowd(start: Start) {
     for round in 0..2 {
         let bomb = forked(|| {
             // A group of its own.
-            call(157, [0; 6]);
+            call(157, []);
             explode(page, round == 1)
         });
         settle();
@@ -35,10 +35,10 @@ pub(in crate::tests) fn crowd(start: Start) {
         victim.looks_again();
         let mut left = 1;
         while left >= 0 {
-            call(KILL, [bomb.wrapping_neg() as u64, SIGKILL, 0, 0, 0, 0]);
+            call(KILL, [bomb.wrapping_neg() as u64, SIGKILL]);
             loop {
                 // WNOHANG, of that group.
-                left = call(calls::WAIT4, [bomb.wrapping_neg() as u64, 0, 1, 0, 0, 0]);
+                left = call(calls::WAIT4, [bomb.wrapping_neg() as u64, 0, 1]);
                 if left <= 0 {
                     break;
                 }
@@ -74,7 +74,7 @@ fn explode(page: u64, takes_all: bool) -> i32 {
             0 => refused = 0,
             EAGAIN | ENOMEM => {
                 refused += 1;
-                call(calls::SCHED_YIELD, [0; 6]);
+                call(calls::SCHED_YIELD, []);
             }
             error => check!(error > 0, "fork: {error}"),
         }
@@ -102,27 +102,30 @@ pub(in crate::tests) fn signals(start: Start) {
     const SA_NODEFER: u64 = 0x4000_0000;
     let victim = Victim::new(page(start));
     let storm = forked(|| {
-        call(157, [0; 6]);
+        call(157, []);
         for signal in [10, 12, 17] {
             let action = [count as *const () as u64, SA_NODEFER, 0, 0];
-            let set = call(134, [signal, action.as_ptr() as u64, 0, 8, 0, 0]);
-            check!(set == 0, "rt_sigaction: {set}");
+            check_eq!(
+                call(134, [signal, action.as_ptr() as u64, 0, 8]),
+                0,
+                "rt_sigaction"
+            );
         }
         let pids = [0_u32; 12].map(|_| {
             forked(|| {
                 for round in 0..200 {
                     // The whole group, the sender among it.
-                    call(KILL, [0, if round % 2 == 0 { 10 } else { 12 }, 0, 0, 0, 0]);
+                    call(KILL, [0, if round % 2 == 0 { 10 } else { 12 }]);
                 }
                 i32::from(RAN.load(Ordering::Relaxed) == 0)
             })
         });
         for (index, pid) in pids.into_iter().enumerate() {
             // SIGSTOP and SIGCONT, which do nothing without job control, and now and then SIGKILL.
-            call(KILL, [pid as u64, 19, 0, 0, 0, 0]);
-            call(KILL, [pid as u64, 18, 0, 0, 0, 0]);
+            call(KILL, [pid as u64, 19]);
+            call(KILL, [pid as u64, 18]);
             if index % 4 == 3 {
-                call(KILL, [pid as u64, SIGKILL, 0, 0, 0, 0]);
+                call(KILL, [pid as u64, SIGKILL]);
             }
         }
         for pid in pids {
@@ -136,30 +139,34 @@ pub(in crate::tests) fn signals(start: Start) {
         }
         0
     });
-    let status = status_of(storm);
-    check!(status == 0, "the storm: {status:#x}");
+    check_eq!(status_of(storm), 0, "the storm");
     // A handler that faults, whose handler faults, on a stack that ends.
-    let deep = status_of(forked(|| {
-        extern "C" fn again(_: u64) {
-            call(KILL, [call(calls::GETPID, [0; 6]) as u64, 10, 0, 0, 0, 0]);
-        }
-        let action = [again as *const () as u64, SA_NODEFER, 0, 0];
-        call(134, [10, action.as_ptr() as u64, 0, 8, 0, 0]);
-        again(0);
-        0
-    }));
-    check!(deep == 11, "handlers without end: {deep:#x}");
+    check_eq!(
+        status_of(forked(|| {
+            extern "C" fn again(_: u64) {
+                call(KILL, [call(calls::GETPID, []) as u64, 10]);
+            }
+            let action = [again as *const () as u64, SA_NODEFER, 0, 0];
+            call(134, [10, action.as_ptr() as u64, 0, 8]);
+            again(0);
+            0
+        })),
+        11,
+        "handlers without end"
+    );
     // Signals to the first process, and signals that do not exist.
     let to_first = forked(|| {
         for signal in [9, 15, 19, 11, 1] {
             for number in [KILL, 130] {
-                let sent = call(number, [1, signal, 0, 0, 0, 0]);
-                check!(sent == 0, "a signal for the first process: {sent}");
+                check_eq!(
+                    call(number, [1, signal]),
+                    0,
+                    "a signal for the first process"
+                );
             }
         }
         for signal in [65, 66, 255, 256, u64::MAX, 1 << 31] {
-            let sent = call(KILL, [1, signal, 0, 0, 0, 0]);
-            check!(sent == -22, "signal {signal}: {sent}");
+            check_eq!(call(KILL, [1, signal]), -22, "signal {signal}");
         }
         0
     });
@@ -173,18 +180,24 @@ pub(in crate::tests) fn signals(start: Start) {
 /// Signals that the first process blocks, and unblocks later, do not end it either.
 fn masked() {
     let all = u64::MAX;
-    let set = call(135, [0, &raw const all as u64, 0, 8, 0, 0]);
-    check!(set == 0, "rt_sigprocmask: {set}");
+    check_eq!(
+        call(135, [0, &raw const all as u64, 0, 8]),
+        0,
+        "rt_sigprocmask"
+    );
     let pid = forked(|| {
         for signal in [9, 15, 10, 11, 6] {
-            call(KILL, [1, signal, 0, 0, 0, 0]);
-            call(131, [1, 1, signal, 0, 0, 0]);
+            call(KILL, [1, signal]);
+            call(131, [1, 1, signal]);
         }
         0
     });
     check!(status_of(pid) == 0, "who signals what is blocked");
-    let set = call(135, [1, &raw const all as u64, 0, 8, 0, 0]);
-    check!(set == 0, "rt_sigprocmask: {set}");
+    check_eq!(
+        call(135, [1, &raw const all as u64, 0, 8]),
+        0,
+        "rt_sigprocmask"
+    );
 }
 
 /// Descriptors, pipes and arguments, as many as there are.
@@ -215,11 +228,11 @@ pub(in crate::tests) fn pipes(start: Start) {
 
 fn fill_pipes() {
     const O_NONBLOCK: u64 = 0o4000;
-    call(CLOSE_RANGE, [3, 63, 0, 0, 0, 0]);
+    call(CLOSE_RANGE, [3, 63]);
     let mut made = 0;
     let mut both = [0_u32; 2];
     let error = loop {
-        let error = call(PIPE2, [both.as_mut_ptr() as u64, O_NONBLOCK, 0, 0, 0, 0]);
+        let error = call(PIPE2, [both.as_mut_ptr() as u64, O_NONBLOCK]);
         if error < 0 {
             break error;
         }
@@ -228,7 +241,7 @@ fn fill_pipes() {
         let [_, into] = both;
         loop {
             let at = bytes.as_ptr() as u64;
-            let some = call(calls::WRITE, [into.into(), at, 4096, 0, 0, 0]);
+            let some = call(calls::WRITE, [into.into(), at, 4096]);
             if some < 0 {
                 check!(some == EAGAIN, "a full pipe: {some}");
                 break;
@@ -239,24 +252,22 @@ fn fill_pipes() {
     check!(matches!(error, -24 | -23 | ENOMEM), "pipe {made}: {error}");
     // One end only, of every other one; then all, twice.
     for fd in (3..64).step_by(3) {
-        call(CLOSE, [fd, 0, 0, 0, 0, 0]);
+        call(CLOSE, [fd]);
     }
     for _ in 0..2 {
-        call(CLOSE_RANGE, [3, u64::from(u32::MAX), 0, 0, 0, 0]);
+        call(CLOSE_RANGE, [3, u64::from(u32::MAX)]);
     }
     for fd in 3..70 {
-        let closed = call(CLOSE, [fd, 0, 0, 0, 0, 0]);
-        check!(closed == -9, "descriptor {fd} was open: {closed}");
+        check_eq!(call(CLOSE, [fd]), -9, "descriptor {fd} was open");
     }
 }
 
 /// More arguments than there is room for, in number and in length.
 fn arguments() {
-    const EXECVE: u64 = 221;
     const E2BIG: i64 = -7;
     let bytes = 1 << 20;
-    let text = map(bytes, calls::READ_WRITE).unwrap_or(0);
-    let list = map(bytes, calls::READ_WRITE).unwrap_or(0);
+    let text = mapped(bytes);
+    let list = mapped(bytes);
     check!(text != 0 && list != 0, "no memory");
     let path = c"/init".as_ptr() as u64;
     // One that is long: 'x' without an end for 200 000 bytes.
@@ -272,8 +283,11 @@ fn arguments() {
     set(1, 0);
     for lists in [[list, 0], [0, list]] {
         let [arguments, environment] = lists;
-        let failed = call(EXECVE, [path, arguments, environment, 0, 0, 0]);
-        check!(failed == E2BIG, "a long argument: {failed}");
+        check_eq!(
+            call(EXECVE, [path, arguments, environment]),
+            E2BIG,
+            "a long argument"
+        );
     }
     // As many empty ones as a megabyte of pointers has, without an end.
     for index in 0..bytes / 8 {
@@ -281,12 +295,14 @@ fn arguments() {
     }
     for lists in [[list, 0], [0, list], [list, list]] {
         let [arguments, environment] = lists;
-        let failed = call(EXECVE, [path, arguments, environment, 0, 0, 0]);
-        check!(failed == E2BIG, "many arguments: {failed}");
+        check_eq!(
+            call(EXECVE, [path, arguments, environment]),
+            E2BIG,
+            "many arguments"
+        );
     }
     // A path that is too long, or empty.
     for (path, error) in [(text, -36), (text + 200_000, -2)] {
-        let failed = call(EXECVE, [path, 0, 0, 0, 0, 0]);
-        check!(failed == error, "execve of a path: {failed}");
+        check_eq!(call(EXECVE, [path]), error, "execve of a path");
     }
 }

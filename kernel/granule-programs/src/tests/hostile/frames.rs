@@ -4,14 +4,13 @@
 #![allow(unsafe_code, reason = "frames of signals that no kernel wrote")]
 
 use super::{KERNEL, Victim, end_all_others};
-use crate::check;
 use crate::tests::page;
 use crate::tests::processes::{forked, status_of};
+use crate::{check, check_eq};
 use core::arch::asm;
-use granule_programs::calls::{map, say};
+use granule_programs::calls::{RT_SIGRETURN, map, say};
 use granule_programs::start::Start;
 
-const RT_SIGRETURN: u64 = 139;
 const SIGSEGV: u32 = 11;
 const SIGILL: u32 = 4;
 const SIGBUS: u32 = 7;
@@ -100,8 +99,7 @@ pub(in crate::tests) fn frames(start: Start) {
         0xffff_ffff,
         0xf000_03c5,
     ] {
-        let status = ends(frame(at, stack, pstate));
-        check!(status == 0, "PSTATE {pstate:#x}: {status:#x}");
+        check_eq!(ends(frame(at, stack, pstate)), 0, "PSTATE {pstate:#x}");
     }
     // Each single bit of it, at once with a program counter in the kernel.
     for bit in 0..64 {
@@ -109,11 +107,7 @@ pub(in crate::tests) fn frames(start: Start) {
         check!(ends(hostile) == 0, "bit {bit} of PSTATE");
         let hostile = frame(at, stack, 1 << bit | 0b0101);
         hostile[PC] = KERNEL + 0x1_0000;
-        let status = ends(hostile);
-        check!(
-            status == SIGSEGV,
-            "bit {bit} and the kernel's code: {status:#x}"
-        );
+        check_eq!(ends(hostile), SIGSEGV, "bit {bit} and the kernel's code");
     }
     for (pc, expected) in [
         (0, SIGSEGV),
@@ -124,18 +118,13 @@ pub(in crate::tests) fn frames(start: Start) {
     ] {
         let hostile = frame(at, stack, 0);
         hostile[PC] = pc;
-        let status = ends(hostile);
-        check!(
-            status == expected,
-            "a program counter of {pc:#x}: {status:#x}"
-        );
+        check_eq!(ends(hostile), expected, "a program counter of {pc:#x}");
     }
     // Records that are none, where the kernel's own are.
     for record in [0, 1, FPSIMD + 1, FPSIMD & 0xffff_ffff, u64::MAX] {
         let hostile = frame(at, stack, 0);
         hostile[RECORD] = record;
-        let status = ends(hostile);
-        check!(status == SIGSEGV, "the record {record:#x}: {status:#x}");
+        check_eq!(ends(hostile), SIGSEGV, "the record {record:#x}");
     }
     // All of it anything.
     let mut number = 88_172_645_463_325_252_u64;

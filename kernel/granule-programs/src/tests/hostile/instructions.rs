@@ -3,11 +3,12 @@
 #![allow(unsafe_code, reason = "deliberate faults")]
 
 use super::{KERNEL, UPPER, Victim, end_all_others};
-use crate::check;
+use crate::tests::memory::mapped;
 use crate::tests::page;
 use crate::tests::processes::{forked, status_of};
+use crate::{check, check_eq};
 use core::arch::asm;
-use granule_programs::calls::{self, call, map, protect, say};
+use granule_programs::calls::{self, KILL, SIGKILL, call, protect, say};
 use granule_programs::start::Start;
 
 const SIGILL: u32 = 4;
@@ -25,8 +26,7 @@ fn run(code: u64, x0: u64) {
 /// Memory with these words in it and a return behind them, to be executed.
 fn code(page: u64, words: &[u32]) -> u64 {
     const RET: u32 = 0xd65f_03c0;
-    let at = map(page, calls::READ_WRITE).unwrap_or(0);
-    check!(at != 0, "no memory for code");
+    let at = mapped(page);
     for (index, word) in words.iter().chain(&[RET]).enumerate() {
         // SAFETY: just mapped, and large enough.
         unsafe { (at as *mut u32).add(index).write_volatile(*word) };
@@ -59,6 +59,7 @@ const UNDEFINED: &[(u32, &str)] = &[
     (system(0, 3, 0, 1, 0, 2), "msr cpacr_el1"),
     (system(0, 3, 0, 2, 0, 0), "msr ttbr0_el1"),
     (system(0, 3, 0, 2, 0, 1), "msr ttbr1_el1"),
+    (system(1, 3, 0, 2, 0, 1), "mrs ttbr1_el1"),
     (system(0, 3, 0, 2, 0, 2), "msr tcr_el1"),
     (system(1, 3, 0, 4, 0, 0), "mrs spsr_el1"),
     (system(0, 3, 0, 4, 0, 1), "msr elr_el1"),
@@ -75,6 +76,7 @@ const UNDEFINED: &[(u32, &str)] = &[
     (system(1, 3, 6, 1, 1, 0), "mrs scr_el3"),
     (system(0, 3, 0, 12, 12, 7), "msr icc_igrpen1_el1"),
     (system(0, 3, 0, 12, 11, 5), "msr icc_sgi1r_el1"),
+    (system(1, 3, 3, 14, 0, 1), "mrs cntpct_el0"),
     (system(0, 3, 3, 14, 2, 1), "msr cntp_ctl_el0"),
     (system(0, 3, 3, 14, 2, 2), "msr cntp_cval_el0"),
     (system(0, 3, 3, 14, 3, 1), "msr cntv_ctl_el0"),
@@ -145,32 +147,34 @@ fn after(code: u64, x0: u64) -> u32 {
     }))
 }
 
+/// As [`after`], with the instruction in memory of its own.
+fn after_one(page: u64, word: u32) -> u32 {
+    let at = code(page, &[word]);
+    let status = after(at, 0);
+    calls::unmap(at, page);
+    status
+}
+
 pub(in crate::tests) fn instructions(start: Start) {
     let page = page(start);
     let victim = Victim::new(page);
-    for (word, name) in UNDEFINED {
-        let at = code(page, &[*word]);
-        let status = after(at, 0);
-        check!(status == SIGILL, "{name}: {status:#x}");
-        calls::unmap(at, page);
+    for (rows, status) in [(UNDEFINED, SIGILL), (ALLOWED, 0)] {
+        for (word, name) in rows {
+            check_eq!(after_one(page, *word), status, "{name}");
+        }
     }
-    for (word, name) in ALLOWED {
-        let at = code(page, &[*word]);
-        let status = after(at, 0);
-        check!(status == 0, "{name}: {status:#x}");
-        calls::unmap(at, page);
-    }
+    let addresses = [
+        KERNEL,
+        KERNEL + 0x20_0000,
+        UPPER,
+        0xffff << 48,
+        u64::MAX - 7,
+        1 << 55,
+        0,
+    ];
     for (word, name) in AT_ADDRESS {
         let at = code(page, &[*word]);
-        for address in [
-            KERNEL,
-            KERNEL + 0x20_0000,
-            UPPER,
-            0xffff_0000_0000_0000,
-            u64::MAX - 7,
-            1 << 55,
-            0,
-        ] {
+        for address in addresses {
             let status = after(at, address);
             // A prefetch never faults, and what cache maintenance does without a translation is the
             // implementation's own: nothing, or a fault.
@@ -195,10 +199,8 @@ pub(in crate::tests) fn instructions(start: Start) {
 /// Every number of a BRK.
 fn breakpoints(page: u64) {
     for number in [0, 1, 2, 0x800, 0xffff] {
-        let at = code(page, &[0xd420_0000 | number << 5]);
-        let status = after(at, 0);
-        check!(status == SIGTRAP, "brk {number:#x}: {status:#x}");
-        calls::unmap(at, page);
+        let status = after_one(page, 0xd420_0000 | number << 5);
+        check_eq!(status, SIGTRAP, "brk {number:#x}");
     }
 }
 
@@ -227,11 +229,10 @@ fn stacks(page: u64) {
             }
         }))
     };
-    let room = map(page, calls::READ_WRITE).unwrap_or(0);
+    let room = mapped(page);
     for sp in [room + 8, room + 1, 0, KERNEL, UPPER, u64::MAX, 1 << 55] {
         // The kernel has a stack of its own: calls are made whatever is there.
-        let status = with(sp, false);
-        check!(status == 0, "a call with the stack at {sp:#x}: {status:#x}");
+        check_eq!(with(sp, false), 0, "a call with the stack at {sp:#x}");
         let status = with(sp, true);
         // Emulators need not look at the alignment: then what is there decides.
         let expected = if sp.is_multiple_of(16) {
@@ -244,7 +245,7 @@ fn stacks(page: u64) {
     // A handler has no place there either: who is signalled ends.
     let handled = status_of(forked(|| {
         let action = [room, 0x0800_0000, 0, 0];
-        call(134, [10, action.as_ptr() as u64, 0, 8, 0, 0]);
+        call(134, [10, action.as_ptr() as u64, 0, 8]);
         // SAFETY: as above.
         unsafe {
             asm!(
@@ -310,10 +311,9 @@ fn timer() {
             }
         })
     });
-    let status = status_of(forked(|| 5));
-    check!(status == 5 << 8, "beside who waits: {status:#x}");
+    check_eq!(status_of(forked(|| 5)), 5 << 8, "beside who waits");
     for pid in pids {
-        call(super::KILL, [pid as u64, super::SIGKILL, 0, 0, 0, 0]);
+        call(KILL, [pid as u64, SIGKILL]);
         check!(status_of(pid) == 9, "who waits for ever");
     }
 }

@@ -4,12 +4,13 @@
 #![allow(unsafe_code, reason = "memory that the test mapped")]
 
 use super::rows::For::{In, Link, Out, Path};
-use super::rows::{CONSOLE, FILE, FOLDER, For, HERE, NULL, Null, Pointer, ROWS, Row, must};
-use super::{CLOSE_RANGE, KERNEL, READ, UPPER, Victim, end_all_others};
-use crate::check;
+use super::rows::{CONSOLE, FILE, FOLDER, For, NULL, Null, Pointer, ROWS, Row, must};
+use super::{KERNEL, UPPER, Victim, end_all_others};
+use crate::tests::memory::{mapped, set};
 use crate::tests::page;
 use crate::tests::processes::{forked, status_of};
-use granule_programs::calls::{self, EFAULT, call, map, protect, say, unmap};
+use crate::{check, check_eq};
+use granule_programs::calls::{self, CLOSE_RANGE, EFAULT, HERE, READ, call, protect, say, unmap};
 use granule_programs::start::Start;
 
 /// Memory of every kind.
@@ -25,8 +26,7 @@ struct Memory {
 
 impl Memory {
     fn new(page: u64) -> Self {
-        let at = map(8 * page, calls::READ_WRITE).unwrap_or(0);
-        check!(at != 0, "no memory");
+        let at = mapped(8 * page);
         let memory = Self {
             page,
             good: at,
@@ -74,11 +74,6 @@ impl Memory {
     }
 }
 
-fn set(address: u64, value: u64) {
-    // SAFETY: memory that this test mapped.
-    unsafe { (address as *mut u64).write_volatile(value) };
-}
-
 fn clear(address: u64, bytes: u64) {
     for at in (address..address + bytes).step_by(8) {
         set(at, 0);
@@ -105,7 +100,7 @@ fn made(memory: &Memory, row: &Row, other: Option<(usize, u64)>) -> i64 {
     }
     let result = call(row.number, arguments);
     // The descriptors that it opened.
-    call(CLOSE_RANGE, [CONSOLE + 1, 60, 0, 0, 0, 0]);
+    call(CLOSE_RANGE, [CONSOLE + 1, 60]);
     result
 }
 
@@ -244,9 +239,9 @@ fn open_all() {
         (c"/dev/console", CONSOLE),
     ] {
         let flags = if fd >= NULL { 2 } else { 0 };
-        let opened = call(56, [HERE, path.as_ptr() as u64, flags, 0, 0, 0]);
+        let opened = call(56, [HERE, path.as_ptr() as u64, flags]);
         // The victim's pipe may have one.
-        let moved = call(24, [opened as u64, fd, 0, 0, 0, 0]);
+        let moved = call(24, [opened as u64, fd]);
         check!(
             moved == fd as i64 || opened == fd as i64,
             "{path:?}: {moved}"
@@ -262,7 +257,7 @@ fn top() -> u64 {
         .map(|bits| 1_u64 << bits)
         .find(|end| {
             let at = end - 0x1_0000;
-            let mapped = call(calls::MMAP, [at, 0x1_0000, 0, 0x10_0022, u64::MAX, 0]);
+            let mapped = call(calls::MMAP, [at, 0x1_0000, 0, 0x10_0022, u64::MAX]);
             // There is the kernel's own page; or it is taken away again.
             mapped == -17 || mapped as u64 == at && unmap(at, 0x1_0000) == 0
         })
@@ -275,25 +270,25 @@ fn inside(memory: &Memory) {
     // Lengths that reach beyond everything: as much as there is, or an error.
     let rest = (memory.hole - at) as i64;
     for length in [u64::MAX, 1 << 63, 1 << 47, 1 << 32] {
-        let written = call(calls::WRITE, [NULL, at, length, 0, 0, 0]);
+        let written = call(calls::WRITE, [NULL, at, length]);
         check!(
             written <= rest && written != 0,
             "write of {length:#x}: {written}"
         );
-        let got = call(READ, [FILE, at, length, 0, 0, 0]);
+        let got = call(READ, [FILE, at, length]);
         check!(got <= rest && got != 0, "read of {length:#x}: {got}");
-        let random = call(278, [at, length, 0, 0, 0, 0]);
+        let random = call(278, [at, length]);
         check!(
             random <= rest && random != 0,
             "getrandom of {length:#x}: {random}"
         );
-        call(62, [FILE, 0, 0, 0, 0, 0]);
+        call(62, [FILE]);
     }
     for offset in [u64::MAX, 1 << 63, i64::MAX as u64] {
-        let sought = call(62, [FILE, offset, 1, 0, 0, 0]);
-        let again = call(READ, [FILE, at, 8, 0, 0, 0]);
+        let sought = call(62, [FILE, offset, 1]);
+        let again = call(READ, [FILE, at, 8]);
         check!(again <= 8, "read behind {offset:#x}, {sought}: {again}");
-        call(62, [FILE, 0, 0, 0, 0, 0]);
+        call(62, [FILE]);
     }
 }
 
@@ -302,17 +297,17 @@ fn of_processes(memory: &Memory, top: u64) {
     let pointer = must(0, Out(4));
     bad(memory, top, &pointer, |address| {
         // Where a zero is to go at the end, and is not.
-        let status = status_of(forked(|| {
-            call(96, [address, 0, 0, 0, 0, 0]);
-            3
-        }));
-        check!(
-            status == 3 << 8,
-            "set_tid_address {address:#x}: {status:#x}"
+        check_eq!(
+            status_of(forked(|| {
+                call(96, [address]);
+                3
+            })),
+            3 << 8,
+            "set_tid_address {address:#x}"
         );
         // The child's copy of its number, and one to be cleared.
         for flag in [0x100_0000, 0x20_0000] {
-            let pid = call(calls::CLONE, [0x11 | flag, 0, 0, 0, address, 0]);
+            let pid = call(calls::CLONE, [0x11 | flag, 0, 0, 0, address]);
             if pid == 0 {
                 calls::exit(0);
             }
@@ -322,7 +317,7 @@ fn of_processes(memory: &Memory, top: u64) {
             );
         }
         let pid = forked(|| 0);
-        let waited = call(calls::WAIT4, [pid as u64, 0, 0, address, 0, 0]);
+        let waited = call(calls::WAIT4, [pid as u64, 0, 0, address]);
         check!(
             waited == EFAULT || address == 0,
             "wait4's usage at {address:#x}: {waited}"
@@ -336,7 +331,7 @@ fn of_processes(memory: &Memory, top: u64) {
         let lists: [[u64; 3]; 3] = [[address, 0, 0], [path, address, 0], [path, 0, address]];
         for [path, arguments, environment] in lists {
             let ended = status_of(forked(|| {
-                let failed = call(221, [path, arguments, environment, 0, 0, 0]);
+                let failed = call(221, [path, arguments, environment]);
                 // The list's first pointer may lie in memory that can be read.
                 i32::from(failed != EFAULT && address < top && address >= top - memory.page)
                     + i32::from(failed != EFAULT) * 2
@@ -353,10 +348,10 @@ fn of_processes(memory: &Memory, top: u64) {
         set(memory.good + 8, address);
         set(memory.good + 16, 0);
         if address != 0 && (address < top - memory.page || address >= top) {
-            let failed = call(221, [path, memory.good, 0, 0, 0, 0]);
-            check!(
-                failed == EFAULT,
-                "execve with argument {address:#x}: {failed}"
+            check_eq!(
+                call(221, [path, memory.good]),
+                EFAULT,
+                "execve with argument {address:#x}"
             );
         }
     });
@@ -387,20 +382,20 @@ fn ranges(memory: &Memory, top: u64) {
             (calls::MPROTECT, u64::MAX),
             (calls::MADVISE, 4),
         ] {
-            let result = call(number, [start, bytes, third, 0, 0, 0]);
+            let result = call(number, [start, bytes, third]);
             check!(
                 matches!(result, -22 | -12),
                 "call {number} of {start:#x}, {bytes:#x}: {result}"
             );
         }
         for flags in [0x32, 0x10_0022] {
-            let result = call(calls::MMAP, [start, bytes, 3, flags, u64::MAX, 0]);
+            let result = call(calls::MMAP, [start, bytes, 3, flags, u64::MAX]);
             check!(
                 matches!(result, -22 | -12 | -1 | -17),
                 "mmap of {start:#x}, {bytes:#x}: {result}"
             );
         }
-        let result = call(calls::MMAP, [start, bytes, 3, 0x22, u64::MAX, 0]);
+        let result = call(calls::MMAP, [start, bytes, 3, 0x22, u64::MAX]);
         check!(
             result < 0 || bytes <= 2 * page && result as u64 + bytes <= top,
             "mmap near {start:#x}, {bytes:#x}: {result:#x}"
@@ -409,10 +404,9 @@ fn ranges(memory: &Memory, top: u64) {
             unmap(result as u64, bytes);
         }
         // Nothing of these is the heap's.
-        let heap = call(calls::BRK, [0; 6]);
+        let heap = call(calls::BRK, []);
         check!(
-            (memory.good..=top).contains(&start)
-                || call(calls::BRK, [start, 0, 0, 0, 0, 0]) == heap,
+            (memory.good..=top).contains(&start) || call(calls::BRK, [start]) == heap,
             "brk to {start:#x}"
         );
     }

@@ -7,13 +7,14 @@
 
 #![allow(unsafe_code, reason = "memory that the test mapped")]
 
-use super::{
-    CLOSE_RANGE, End, KERNEL, KILL, PIPE2, SIGKILL, UPPER, Victim, end_all_others, end_of,
-};
+use super::{End, KERNEL, UPPER, Victim, end_all_others, end_of};
 use crate::check;
+use crate::tests::memory::mapped;
 use crate::tests::processes::forked;
 use crate::tests::{number, page};
-use granule_programs::calls::{self, call, map, protect, say, unmap};
+use granule_programs::calls::{
+    self, CLONE, CLOSE_RANGE, HERE, KILL, PIPE2, SIGKILL, call, protect, say, unmap,
+};
 use granule_programs::start::Start;
 
 /// Calls of each child.
@@ -22,8 +23,6 @@ const CALLS: u64 = 150;
 const NUMBERS: u64 = 1001;
 /// A child that takes longer than so many milliseconds waits for what does not come.
 const PATIENCE_MS: u64 = 60;
-
-const HERE: u64 = -100_i64 as u64;
 
 /// xorshift64*.
 struct Random(u64);
@@ -112,8 +111,7 @@ const ARENA_PAGES: u64 = 16;
 
 impl Arena {
     fn new(page: u64, random: &mut Random) -> Self {
-        let at = map(ARENA_PAGES * page, calls::READ_WRITE).unwrap_or(0);
-        check!(at != 0, "no memory");
+        let at = mapped(ARENA_PAGES * page);
         for word in (at..at + 4 * page).step_by(8) {
             // Half of it are small numbers: lengths, times, descriptors; then addresses in here.
             let value = match random.below(8) {
@@ -171,7 +169,6 @@ fn argument(random: &mut Random, arena: &Arena, last: u64) -> u64 {
     }
 }
 
-const CLONE: u64 = 220;
 const EXIT: [u64; 2] = [93, 94];
 const TO_OTHERS: [u64; 3] = [129, 130, 131];
 /// Those that wait, or end the run, more often than not.
@@ -180,7 +177,7 @@ const WAITING: [u64; 4] = [133, 139, 73, 137];
 /// Makes the calls of a child.
 fn calls_of(seed: u64, page: u64) -> i32 {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    let own = call(calls::GETPID, [0; 6]) as u64;
+    let own = call(calls::GETPID, []) as u64;
     let arena = Arena::new(page, &mut random);
     let mut last = 0;
     for _ in 0..CALLS {
@@ -217,13 +214,12 @@ fn calls_of(seed: u64, page: u64) -> i32 {
 
 /// Input is a directory, output nowhere; a pipe, the console and files beside.
 fn set_up_files() {
-    let open = |path: &core::ffi::CStr, flags: u64| {
-        call(56, [HERE, path.as_ptr() as u64, flags, 0, 0, 0]) as u64
-    };
-    call(CLOSE_RANGE, [3, 63, 0, 0, 0, 0]);
+    let open =
+        |path: &core::ffi::CStr, flags: u64| call(56, [HERE, path.as_ptr() as u64, flags]) as u64;
+    call(CLOSE_RANGE, [3, 63]);
     let (folder, null) = (open(c"/", 0), open(c"/dev/null", 2));
     for (from, to) in [(folder, 0), (null, 1), (null, 2)] {
-        call(24, [from, to, 0, 0, 0, 0]);
+        call(24, [from, to]);
     }
     open(c"/init", 0);
     // Only for queries: it writes nowhere.
@@ -231,7 +227,7 @@ fn set_up_files() {
     open(c"/dev/zero", 2);
     let pipes = [0_u32; 2];
     for flags in [0, 0o4000] {
-        call(PIPE2, [pipes.as_ptr() as u64, flags, 0, 0, 0, 0]);
+        call(PIPE2, [pipes.as_ptr() as u64, flags]);
     }
 }
 
@@ -243,7 +239,7 @@ pub(in crate::tests) fn random(start: Start) {
     for index in 0..children {
         let pid = forked(|| {
             // Leads a group of its own, which ends with it.
-            call(157, [0; 6]);
+            call(157, []);
             set_up_files();
             calls_of(seed + index, page)
         });
@@ -253,8 +249,8 @@ pub(in crate::tests) fn random(start: Start) {
             End::TooLong => too_long += 1,
         }
         // Its children.
-        call(KILL, [pid.wrapping_neg() as u64, SIGKILL, 0, 0, 0, 0]);
-        while matches!(calls::call(calls::WAIT4, [u64::MAX, 0, 1, 0, 0, 0]), 1..) {}
+        call(KILL, [pid.wrapping_neg() as u64, SIGKILL]);
+        while matches!(calls::call(calls::WAIT4, [u64::MAX, 0, 1]), 1..) {}
     }
     victim.looks_again();
     victim.end();

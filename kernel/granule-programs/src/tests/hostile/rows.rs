@@ -1,8 +1,7 @@
 //! The system calls that take pointers, as a table: which arguments are pointers, what for, and what a
 //! call gives when all of them are good.
 
-use super::{NANOSLEEP, PIPE2, READ};
-use granule_programs::calls;
+use granule_programs::calls::{self, HERE, NANOSLEEP, PIPE2, READ};
 
 /// The purpose of a pointer.
 #[derive(Clone, Copy)]
@@ -76,8 +75,6 @@ pub(super) struct Row {
     /// The result with good pointers: at least 0, or this error.
     pub(super) error: i64,
 }
-
-pub(super) const HERE: u64 = -100_i64 as u64;
 
 /// Descriptors that are open: `/init`, `/`, `/dev/null`, `/dev/console`.
 pub(super) const FILE: u64 = 3;
