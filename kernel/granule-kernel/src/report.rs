@@ -33,7 +33,6 @@ fn say(key: &str, value: impl Display) {
 }
 
 /// Prints whether EFI firmware started the machine and where its tables are, and what describes the machine.
-// Not inlined: the boot's stack frame is large and stays under every later call.
 #[inline(never)]
 pub(crate) fn firmware(efi: &Option<Efi>, handover: &Handover) {
     if let Some(efi) = efi {
@@ -51,7 +50,6 @@ pub(crate) fn firmware(efi: &Option<Efi>, handover: &Handover) {
 }
 
 /// Prints what the boot chose, and the CPU.
-// Not inlined: the boot's stack frame is large and stays under every later call.
 #[inline(never)]
 pub(crate) fn boot(
     handover: &Handover,
@@ -80,7 +78,6 @@ pub(crate) fn boot(
 
 /// Prints where the image and the linear map lie, and among how many places a seed chose. The record is for
 /// those who test the kernel, so it has addresses that no other line of the console has.
-// Not inlined: the boot's stack frame is large and stays under every later call.
 #[inline(never)]
 pub(crate) fn kaslr(kaslr: Kaslr, randomised: &Randomised, placement: &Placement) {
     say(
@@ -98,7 +95,6 @@ pub(crate) fn kaslr(kaslr: Kaslr, randomised: &Randomised, placement: &Placement
 }
 
 /// Prints the linear map and its cost.
-// Not inlined: the boot's stack frame is large and stays under every later call.
 #[inline(never)]
 pub(crate) fn linear_map(map: &LinearMap, request: &Request<'_>, ram: u64) {
     let page_bytes = request.geometry.page_size().bytes();
@@ -174,7 +170,6 @@ pub(crate) fn exceptions() {
 }
 
 /// Prints the drivers that were probed.
-// Not inlined: the boot's stack frame is large and stays under every later call.
 #[inline(never)]
 pub(crate) fn drivers(page_size: PageSize) {
     for Probed {
@@ -209,7 +204,6 @@ impl Display for Commas {
 }
 
 /// Prints what the previous boot left in RAM.
-// Not inlined: the boot's stack frame is large and stays under every later call.
 #[inline(never)]
 pub(crate) fn left_by_last_boot(left: &Left) {
     say("persist.boots", left.boots);
@@ -258,7 +252,6 @@ impl Display for PieceList<'_> {
 }
 
 /// Prints the CPUs that are up, and why the others are not.
-// Not inlined: the boot's stack frame is large and stays under every later call.
 #[inline(never)]
 pub(crate) fn cpus(started: &Started, page_size: PageSize) {
     say("cpus", start::facts().count());

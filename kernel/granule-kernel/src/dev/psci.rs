@@ -17,50 +17,43 @@ pub(crate) fn is_there() -> bool {
     CONDUIT.load(Ordering::Relaxed) != Conduit::Unknown as u32
 }
 
+/// Calls firmware by the conduit.
+fn call<R>(
+    smc: impl FnOnce() -> Result<R, psci::Error>,
+    hvc: impl FnOnce() -> Result<R, psci::Error>,
+) -> Result<R, psci::Error> {
+    match CONDUIT.load(Ordering::Relaxed) {
+        conduit if conduit == Conduit::Smc as u32 => smc(),
+        conduit if conduit == Conduit::Hvc as u32 => hvc(),
+        _ => Err(psci::Error::NotSupported),
+    }
+}
+
 /// Starts the CPU with these affinity fields at `entry`, a physical address.
 pub(crate) fn cpu_on(affinity: u64, entry: u64) -> Result<(), psci::Error> {
-    let conduit = CONDUIT.load(Ordering::Relaxed);
-    if conduit == Conduit::Smc as u32 {
-        psci::cpu_on::<Smc>(affinity, entry, 0)
-    } else if conduit == Conduit::Hvc as u32 {
-        psci::cpu_on::<Hvc>(affinity, entry, 0)
-    } else {
-        Err(psci::Error::NotSupported)
-    }
+    call(
+        || psci::cpu_on::<Smc>(affinity, entry, 0),
+        || psci::cpu_on::<Hvc>(affinity, entry, 0),
+    )
 }
 
 /// Powers this CPU off. Returns only if firmware refuses.
 pub(crate) fn cpu_off() {
-    let conduit = CONDUIT.load(Ordering::Relaxed);
-    if conduit == Conduit::Smc as u32 {
-        let _ = psci::cpu_off::<Smc>();
-    } else if conduit == Conduit::Hvc as u32 {
-        let _ = psci::cpu_off::<Hvc>();
-    }
+    let _ = call(psci::cpu_off::<Smc>, psci::cpu_off::<Hvc>);
 }
 
 /// Whether firmware reports the CPU with these affinity fields as off.
 pub(crate) fn is_off(affinity: u64) -> Result<bool, psci::Error> {
-    let conduit = CONDUIT.load(Ordering::Relaxed);
     let level = psci::LowestAffinityLevel::All;
-    let state = if conduit == Conduit::Smc as u32 {
-        psci::affinity_info::<Smc>(affinity, level)
-    } else if conduit == Conduit::Hvc as u32 {
-        psci::affinity_info::<Hvc>(affinity, level)
-    } else {
-        Err(psci::Error::NotSupported)
-    };
-    Ok(state? == psci::AffinityState::Off)
+    let state = call(
+        || psci::affinity_info::<Smc>(affinity, level),
+        || psci::affinity_info::<Hvc>(affinity, level),
+    )?;
+    Ok(state == psci::AffinityState::Off)
 }
 
 /// Powers the machine off. Returns if that is impossible: without a conduit, or if firmware
-/// refuses.
+/// refuses. The error is ignored: the caller can only stop.
 pub(crate) fn system_off() {
-    // The error is ignored: the caller can only stop.
-    let conduit = CONDUIT.load(Ordering::Relaxed);
-    if conduit == Conduit::Smc as u32 {
-        let _ = psci::system_off::<Smc>();
-    } else if conduit == Conduit::Hvc as u32 {
-        let _ = psci::system_off::<Hvc>();
-    }
+    let _ = call(psci::system_off::<Smc>, psci::system_off::<Hvc>);
 }

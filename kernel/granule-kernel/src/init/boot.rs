@@ -2,6 +2,9 @@
 //!
 //! No code here is compiled for each page size: `mm::walker` opens the tables behind an interface without
 //! one.
+//!
+//! The frame of [`boot`] is large and stays on the stack under every later call. So the functions that it calls are not
+//! inlined (`inline(never)`): their own frames must not be part of it.
 
 #![allow(unsafe_code, reason = "memory that the boot tables map")]
 
@@ -63,7 +66,6 @@ fn efi_tables(tree: &[u8]) -> Option<expand::Request> {
     expand::Request::of(&Tree::new(tree).ok()?).ok()?
 }
 
-// Not inlined: later functions have large stack frames of their own.
 #[inline(never)]
 fn boot(
     handover: &Handover,

@@ -87,7 +87,6 @@ fn left<'a>(placement: &Placement, geometry: &Geometry, range: &Range<u64>) -> O
 }
 
 /// Prints the handoff in the boot record, if the device tree named a note.
-// A frame of its own keeps the boot's stack small: every later call of the boot lies below it.
 #[inline(never)]
 pub(crate) fn report(
     arrival: &Arrival,

@@ -24,7 +24,6 @@ use crate::sched::registers;
 use crate::smp::off;
 use crate::task::task_table::{self, Task};
 use crate::trace::{leaving, recorder};
-use core::fmt;
 use granule::arch::{PhysicalAddress, VirtualAddress};
 use granule::hw::cache;
 use granule_kcore::cpus::set::CpuSet;
@@ -32,35 +31,35 @@ use granule_kcore::kexec::handoff_note::{self as note, HandoffNote};
 use granule_kcore::kexec::request::{self, Outcome, Request, Requester};
 use granule_kexec::{EL2, InstructionCounts, ListError, ListHeader, UNCACHED, relocate, verify};
 use granule_linux_abi::abi::Errno;
+use thiserror::Error;
 
 /// Seconds that a task may take to leave its CPU.
 const PATIENCE_S: u64 = 10;
 
 /// Why this kernel goes on.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Error)]
 pub(crate) enum Stays {
-    /// No next kernel is loaded.
+    #[error("no next kernel is loaded: load one first (kexec load IMAGE)")]
     NothingLoaded,
-    /// Another process has made a request already.
+    #[error("another process has asked for the next kernel already")]
     Busy,
-    /// The calling process is about to end.
+    #[error("the process that asked for the next kernel is to end")]
     Interrupted,
     /// The list differs from the list that was sealed.
+    #[error("{0}")]
     RelocationList(ListError),
     /// The tables differ from the tables that were made.
+    #[error("{0}")]
     Tables(TableMismatch),
-    /// The copy of the relocation code is damaged.
+    #[error("the copy of the relocation code was written over: load the next kernel again")]
     Code,
-    /// A process does not leave its CPU.
-    Runs {
-        /// The CPU.
-        cpu: usize,
-        /// The process.
-        pid: u32,
-    },
+    #[error("process {pid} has not left CPU {cpu} within {PATIENCE_S} s: end it, and ask again")]
+    Runs { cpu: usize, pid: u32 },
     /// A CPU does not switch off.
+    #[error("{0}")]
     Cpu(off::StillOn),
     /// An interrupt stays enabled.
+    #[error("{0}")]
     Interrupt(crate::dev::intc::StillOn),
 }
 
@@ -73,31 +72,6 @@ impl Stays {
             Self::NothingLoaded | Self::RelocationList(_) | Self::Tables(_) | Self::Code => {
                 Errno::EINVAL
             }
-        }
-    }
-}
-
-impl fmt::Display for Stays {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NothingLoaded => {
-                f.write_str("no next kernel is loaded: load one first (kexec load IMAGE)")
-            }
-            Self::Busy => f.write_str("another process has asked for the next kernel already"),
-            Self::Interrupted => {
-                f.write_str("the process that asked for the next kernel is to end")
-            }
-            Self::RelocationList(error) => error.fmt(f),
-            Self::Tables(error) => error.fmt(f),
-            Self::Code => f.write_str(
-                "the copy of the relocation code was written over: load the next kernel again",
-            ),
-            Self::Runs { cpu, pid } => write!(
-                f,
-                "process {pid} has not left CPU {cpu} within {PATIENCE_S} s: end it, and ask again"
-            ),
-            Self::Cpu(error) => error.fmt(f),
-            Self::Interrupt(error) => error.fmt(f),
         }
     }
 }

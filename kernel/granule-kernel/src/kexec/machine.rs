@@ -57,7 +57,6 @@ pub(crate) fn machine() -> Option<&'static MachineFacts> {
 
 /// Records the facts while the device tree is in its window and early memory has all RAM. The record is
 /// marked incomplete if the ranges exceed the storage.
-// A frame of its own keeps the boot's stack small: every later call of the boot lies below it.
 #[inline(never)]
 pub(crate) fn begin(
     handover: &Handover,

@@ -72,73 +72,66 @@ pub(crate) mod refused;
 pub(crate) mod syscall;
 pub(crate) mod verify_tables;
 
-use state::begin;
-pub(crate) use state::{Busy, load, unload, with_loaded};
+use crate::dev::console::print;
+use crate::lock::Lock;
+use core::sync::atomic::{AtomicBool, Ordering};
+use loaded::Loaded;
+use messages::Subject;
+use refused::Refused;
 
-mod state {
-    use super::Request;
-    use super::loaded::Loaded;
-    use super::messages::{self, Subject};
-    use super::refused::Refused;
-    use crate::dev::console::print;
-    use crate::lock::Lock;
-    use core::sync::atomic::{AtomicBool, Ordering};
+static LOADED: Lock<Option<Loaded>> = Lock::new(None);
+static BUSY: AtomicBool = AtomicBool::new(false);
 
-    static LOADED: Lock<Option<Loaded>> = Lock::new(None);
-    static BUSY: AtomicBool = AtomicBool::new(false);
+/// The exclusive right to load, unload or leave.
+#[derive(Debug)]
+pub(crate) struct Busy(());
 
-    /// The exclusive right to load, unload or leave.
-    #[derive(Debug)]
-    pub(crate) struct Busy(());
-
-    impl Busy {
-        /// Takes the right; `None` while another caller has it. A load may take seconds.
-        pub(crate) fn take() -> Option<Self> {
-            // Build the value only after the swap succeeds: dropping a spare value would release the
-            // other caller's right.
-            (!BUSY.swap(true, Ordering::Acquire)).then(|| Self(()))
-        }
-    }
-
-    impl Drop for Busy {
-        fn drop(&mut self) {
-            BUSY.store(false, Ordering::Release);
-        }
-    }
-
-    /// Loads a next kernel in place of the loaded one. On refusal the loaded one stays.
-    pub(crate) fn load(_busy: &Busy, request: &Request<'_>) -> Result<(), Refused> {
-        let new = super::load::load(request)?;
-        messages::say(Subject::Loaded, || {
-            print!("granule: kexec: the next kernel is loaded\n{new}");
-        });
-        let old = LOADED.with(|slot| slot.replace(new));
-        drop(old);
-        Ok(())
-    }
-
-    /// Frees the loaded kernel, if any.
-    pub(crate) fn unload(_busy: &Busy) {
-        let old = LOADED.with(Option::take);
-        drop(old);
-    }
-
-    /// Calls `work` with the loaded kernel, if any. The slot is empty meanwhile: `work` waits for other
-    /// CPUs, so it runs outside the lock. The waiting caller holds `Busy`.
-    pub(super) fn begin<R>(work: impl FnOnce(&mut Loaded) -> R) -> Option<R> {
-        let mut loaded = LOADED.with(Option::take)?;
-        let result = work(&mut loaded);
-        let old = LOADED.with(|slot| slot.replace(loaded));
-        drop(old);
-        Some(result)
-    }
-
-    /// Calls `look` with the loaded kernel.
-    pub(crate) fn with_loaded<R>(look: impl FnOnce(Option<&Loaded>) -> R) -> R {
-        LOADED.with(|slot| look(slot.as_ref()))
+impl Busy {
+    /// Takes the right; `None` while another caller has it. A load may take seconds.
+    pub(crate) fn take() -> Option<Self> {
+        // Build the value only after the swap succeeds: dropping a spare value would release the
+        // other caller's right.
+        (!BUSY.swap(true, Ordering::Acquire)).then(|| Self(()))
     }
 }
 
+impl Drop for Busy {
+    fn drop(&mut self) {
+        BUSY.store(false, Ordering::Release);
+    }
+}
+
+/// Loads a next kernel in place of the loaded one. On refusal the loaded one stays.
+pub(crate) fn load(_busy: &Busy, request: &Request<'_>) -> Result<(), Refused> {
+    let new = load::load(request)?;
+    messages::say(Subject::Loaded, || {
+        print!("granule: kexec: the next kernel is loaded\n{new}");
+    });
+    let old = LOADED.with(|slot| slot.replace(new));
+    drop(old);
+    Ok(())
+}
+
+/// Frees the loaded kernel, if any.
+pub(crate) fn unload(_busy: &Busy) {
+    let old = LOADED.with(Option::take);
+    drop(old);
+}
+
+/// Calls `work` with the loaded kernel, if any. The slot is empty meanwhile: `work` waits for other
+/// CPUs, so it runs outside the lock. The waiting caller holds `Busy`.
+fn begin<R>(work: impl FnOnce(&mut Loaded) -> R) -> Option<R> {
+    let mut loaded = LOADED.with(Option::take)?;
+    let result = work(&mut loaded);
+    let old = LOADED.with(|slot| slot.replace(loaded));
+    drop(old);
+    Some(result)
+}
+
+/// Calls `look` with the loaded kernel.
+pub(crate) fn with_loaded<R>(look: impl FnOnce(Option<&Loaded>) -> R) -> R {
+    LOADED.with(|slot| look(slot.as_ref()))
+}
 /// A request to load a next kernel.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request<'a> {

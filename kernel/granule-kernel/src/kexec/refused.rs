@@ -3,27 +3,44 @@
 
 use super::messages::Subject;
 use crate::mm::pages::NoMemory;
-use core::fmt;
+use granule_kcore::kexec::MOST_COMMAND_LINE;
 use granule_kcore::kexec::next_tree::NextTreeError;
 use granule_kexec::{ImageError, ListError, Refusal, TransitionError};
 use granule_linux_abi::abi::Errno;
+use thiserror::Error;
 
 /// A fault of the call itself.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Error)]
 pub(crate) enum Call {
-    /// The command line is too long or contains a NUL.
+    #[error(
+        "the command line has {bytes} bytes with its NUL: expected a NUL as the last one, and at \
+         most {MOST_COMMAND_LINE}"
+    )]
     Line { bytes: u64 },
-    /// The program cannot read the memory of the command line.
+    #[error(
+        "the command line's {bytes} bytes at {at:#x} cannot be read: expected memory of the program"
+    )]
     Address { at: u64, bytes: u64, error: Errno },
-    /// The descriptor is not an open file.
+    #[error(
+        "descriptor {} of the {what} is not a file that can be read: expected a regular file, \
+         opened for reading",
+        *descriptor as i32
+    )]
     File {
         what: &'static str,
         descriptor: u64,
         error: Errno,
     },
-    /// Unknown flags.
+    #[error(
+        "kexec_file_load has flags {flags:#x}, of which only 0x1 (unload), 0x4 (no initramfs), \
+         0x8 (debug) and 0x10 (copy all) are there: leave the others out"
+    )]
     Flags { flags: u64 },
     /// The numbers do not mean "leave for the next kernel".
+    #[error(
+        "reboot has magic {magic:#x}, {second:#x} and command {command:#x}: expected 0xfee1dead, \
+         0x28121969 and 0x45584543 (leave for the next kernel), the only command there is"
+    )]
     Reboot {
         magic: u32,
         second: u32,
@@ -32,26 +49,33 @@ pub(crate) enum Call {
 }
 
 /// Why a next kernel is refused. The running kernel and an earlier loaded kernel are unchanged.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Error)]
 pub(crate) enum Refused {
     /// The file is not an image that can boot here.
-    Image(ImageError),
+    #[error("the kernel {0}")]
+    Image(#[from] ImageError),
     /// A segment, or a page of the transition, cannot have its place.
-    Segment(Refusal),
+    #[error("{0}")]
+    Segment(#[from] Refusal),
     /// The transitional tables cannot be made.
-    Transition(TransitionError),
+    #[error("{0}")]
+    Transition(#[from] TransitionError),
     /// The device tree for the next kernel cannot be made.
-    Tree(NextTreeError),
+    #[error("{0}")]
+    Tree(#[from] NextTreeError),
     /// The machine could not be recorded at boot.
+    #[error("{0}: this machine cannot be left for another kernel")]
     Machine(&'static str),
     /// No memory for bookkeeping.
+    #[error("out of memory for the {what}: free memory, or take a smaller one")]
     Memory { what: &'static str },
-    /// The call is invalid.
-    Call(Call),
-    /// Another caller is loading or leaving.
+    #[error("{0}")]
+    Call(#[from] Call),
+    #[error("another process is loading a kernel, or leaving for one: try again")]
     Busy,
     /// The list changed while it was completed.
-    RelocationList(ListError),
+    #[error("{0}")]
+    RelocationList(#[from] ListError),
 }
 
 impl Refused {
@@ -97,105 +121,6 @@ impl Refused {
     /// Whether a retry with a smaller need for memory may succeed.
     pub(super) const fn wants_memory(&self) -> bool {
         matches!(self.errno(), Errno::ENOMEM | Errno::EADDRNOTAVAIL)
-    }
-}
-
-impl fmt::Display for Refused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Image(why) => write!(f, "the kernel {why}"),
-            Self::Segment(why) => why.fmt(f),
-            Self::Transition(why) => why.fmt(f),
-            Self::Tree(why) => why.fmt(f),
-            Self::Machine(why) => {
-                write!(f, "{why}: this machine cannot be left for another kernel")
-            }
-            Self::Memory { what } => write!(
-                f,
-                "out of memory for the {what}: free memory, or take a smaller one"
-            ),
-            Self::Call(why) => why.fmt(f),
-            Self::Busy => {
-                f.write_str("another process is loading a kernel, or leaving for one: try again")
-            }
-            Self::RelocationList(why) => why.fmt(f),
-        }
-    }
-}
-
-impl fmt::Display for Call {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::Line { bytes } => write!(
-                f,
-                "the command line has {bytes} bytes with its NUL: expected a NUL as the last one, and at most {}",
-                granule_kcore::kexec::MOST_COMMAND_LINE
-            ),
-            Self::Address { at, bytes, .. } => write!(
-                f,
-                "the command line's {bytes} bytes at {at:#x} cannot be read: expected memory of the program"
-            ),
-            Self::File {
-                what, descriptor, ..
-            } => write!(
-                f,
-                "descriptor {} of the {what} is not a file that can be read: expected a regular file, opened for reading",
-                descriptor as i32
-            ),
-            Self::Flags { flags } => write!(
-                f,
-                "kexec_file_load has flags {flags:#x}, of which only 0x1 (unload), 0x4 (no \
-                 initramfs), 0x8 (debug) and 0x10 (copy all) are there: leave the others out"
-            ),
-            Self::Reboot {
-                magic,
-                second,
-                command,
-            } => write!(
-                f,
-                "reboot has magic {magic:#x}, {second:#x} and command {command:#x}: expected \
-                 0xfee1dead, 0x28121969 and 0x45584543 (leave for the next kernel), the only \
-                 command there is"
-            ),
-        }
-    }
-}
-
-impl core::error::Error for Refused {}
-
-impl From<Call> for Refused {
-    fn from(why: Call) -> Self {
-        Self::Call(why)
-    }
-}
-
-impl From<ImageError> for Refused {
-    fn from(why: ImageError) -> Self {
-        Self::Image(why)
-    }
-}
-
-impl From<Refusal> for Refused {
-    fn from(why: Refusal) -> Self {
-        Self::Segment(why)
-    }
-}
-
-impl From<TransitionError> for Refused {
-    fn from(why: TransitionError) -> Self {
-        Self::Transition(why)
-    }
-}
-
-impl From<NextTreeError> for Refused {
-    fn from(why: NextTreeError) -> Self {
-        Self::Tree(why)
-    }
-}
-
-impl From<ListError> for Refused {
-    fn from(why: ListError) -> Self {
-        Self::RelocationList(why)
     }
 }
 

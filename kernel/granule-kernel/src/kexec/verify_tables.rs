@@ -14,6 +14,7 @@ use core::ops::ControlFlow;
 use granule::arch::{Attributes, Kind, Permissions, VirtualAddress};
 use granule::table::{Entry, TableView, UnreadTable, Visit};
 use granule_kexec::{ListRecord, PhysRange};
+use thiserror::Error;
 
 /// The use that the relocation code makes of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,48 +46,26 @@ impl fmt::Display for Use {
 }
 
 /// A difference between the tables and the required mappings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub(crate) enum TableMismatch {
     /// An address is unmapped, translates to another address, or has other attributes.
-    Page {
-        /// The physical address that should be mapped.
-        address: u64,
-        /// The use that the relocation code makes of that address.
-        used: Use,
-    },
+    #[error("the transitional tables do not map {address:#x} as {used}{REMEDY}")]
+    Page { address: u64, used: Use },
     /// The tables map more or fewer bytes than the list and the segments require.
+    #[error(
+        "the transitional tables map {mapped} bytes in the {half} half, expected {needed}{REMEDY}"
+    )]
     Bytes {
-        /// The half of the address space.
         half: &'static str,
-        /// Bytes of all leaves.
         mapped: u64,
-        /// Bytes required.
         needed: u64,
     },
     /// A table lies where no table can be.
+    #[error("of the transitional tables, {0}{REMEDY}")]
     Table(UnreadTable),
 }
 
-impl fmt::Display for TableMismatch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Page { address, used } => write!(
-                f,
-                "the transitional tables do not map {address:#x} as {used}"
-            ),
-            Self::Bytes {
-                half,
-                mapped,
-                needed,
-            } => write!(
-                f,
-                "the transitional tables map {mapped} bytes in the {half} half, expected {needed}"
-            ),
-            Self::Table(unread) => write!(f, "of the transitional tables, {unread}"),
-        }?;
-        f.write_str(": something wrote over them; load the next kernel again")
-    }
-}
+const REMEDY: &str = ": something wrote over them; load the next kernel again";
 
 /// The most extents of the upper half that are collected; ample unless memory is badly fragmented.
 const MOST_MAPPED: usize = 64;

@@ -18,8 +18,6 @@ use granule_trace::recorder::Counters;
 
 /// Unmaps these mappings and gives their memory to `memory`. Returns the number of bytes of static storage
 /// in it. The identity map stays if it is still needed.
-// Not inlined: the boot's stack frame stays under every later call, so this one must not be part of
-// it.
 #[inline(never)]
 pub(crate) fn free(
     request: &Request<'_>,

@@ -8,43 +8,34 @@
 #![allow(unsafe_code, reason = "pages whose entries only the pool changes")]
 
 use super::error::LinearError;
-use super::kernel_tables::{self, Flush};
+use super::kernel_tables::{self, Flush, MOST_POOLS};
 use super::pageattr::check_free;
 use super::{merge, pages};
-use core::fmt;
 use core::ops::Range;
 use granule::arch::Level;
 use granule::arch::VirtualAddress;
 use granule::table::TableError;
 use granule_kcore::frames::Frame;
 use granule_trace::recorder::Counts;
+use thiserror::Error;
 
 /// Why a pool could not be made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub(crate) enum PoolError {
-    /// No free block has this many pages.
+    #[error("no free block of {pages} pages is there")]
     NoMemory { pages: u64 },
-    /// The largest number of pools already exists.
+    #[error("there are {MOST_POOLS} pools of guard pages already; release one")]
     TooMany,
     /// The memory could not be split to pages.
-    Linear(LinearError),
+    #[error("{0}")]
+    Linear(#[from] LinearError),
 }
 
-impl fmt::Display for PoolError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoMemory { pages } => write!(f, "no free block of {pages} pages is there"),
-            Self::TooMany => write!(
-                f,
-                "there are {} pools of guard pages already; release one",
-                kernel_tables::MOST_POOLS
-            ),
-            Self::Linear(error) => write!(f, "{error}"),
-        }
+impl From<TableError> for PoolError {
+    fn from(error: TableError) -> Self {
+        Self::Linear(LinearError::Table(error))
     }
 }
-
-impl core::error::Error for PoolError {}
 
 /// A block of pages, all valid at first. Each page can be made invalid and valid again.
 #[derive(Debug)]
@@ -71,9 +62,9 @@ impl Pool {
             let start = kernel
                 .placement
                 .virtual_address(first.address(kernel.geometry.page_size()));
-            let start = start.ok_or(PoolError::Linear(LinearError::TooEarly))?;
+            let start = start.ok_or(LinearError::TooEarly)?;
             let bytes = pages * page;
-            check_free(kernel, state, start, bytes).map_err(PoolError::Linear)?;
+            check_free(kernel, state, start, bytes)?;
             if state.pools.is_full() {
                 return Err(PoolError::TooMany);
             }
@@ -86,8 +77,7 @@ impl Pool {
             let spans = above.map(|level| (bytes / size.entry_bytes(level)) as usize + 1);
             let needed = spans.sum();
             if !tree.reserve(needed) {
-                let error = LinearError::Table(TableError::OutOfTables { needed });
-                return Err(PoolError::Linear(error));
+                return Err(TableError::OutOfTables { needed }.into());
             }
             // Making a page invalid splits it from the pages on both sides. When each page has been
             // invalid once, no page shares a leaf with another. The pages are not in use yet.
@@ -100,9 +90,7 @@ impl Pool {
                 Ok::<(), TableError>(())
             };
             let split = split();
-            tree.set_valid(start, done * page)
-                .and(split)
-                .map_err(|error| PoolError::Linear(LinearError::Table(error)))?;
+            tree.set_valid(start, done * page).and(split)?;
             tree.assume_visible(start, bytes);
             let range = start.0..start.0 + bytes;
             state
@@ -116,7 +104,7 @@ impl Pool {
                 page,
             })
         })
-        .unwrap_or(Err(PoolError::Linear(LinearError::TooEarly)));
+        .unwrap_or(Err(LinearError::TooEarly.into()));
         if made.is_err() {
             let _ = pages::free(first, order);
         }

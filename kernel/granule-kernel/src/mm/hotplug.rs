@@ -18,60 +18,35 @@ use super::error::LinearError;
 use super::kernel_tables::{self, Flush, Kernel, TableState, Tree};
 use super::pageattr::check_free;
 use super::{merge, pages};
-use core::fmt;
 use granule::arch::{Attributes, Permissions, PhysicalAddress, VirtualAddress};
 use granule::table::TableError;
 use granule_kcore::frames::metadata::{Word, metadata_at, metadata_bytes};
 use granule_kcore::frames::tables::Source;
 use granule_kcore::frames::{Frame, FrameError};
+use thiserror::Error;
 
 /// Why memory was not added or removed. Nothing has changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub(crate) enum HotplugError {
     /// The linear map cannot add or drop the range.
-    Linear(LinearError),
+    #[error("{0}")]
+    Linear(#[from] LinearError),
     /// The page allocator refused.
-    Frames(FrameError),
-    /// The range is partly memory that was present before and partly new.
+    #[error("{0}")]
+    Frames(#[from] FrameError),
+    #[error(
+        "only some of {bytes:#x} bytes at {start} lie where there was memory before; add those and the others apart"
+    )]
     Mixed { start: PhysicalAddress, bytes: u64 },
-    /// No free block of pages is large enough for the metadata of the new frames.
+    #[error(
+        "no free block of {bytes} bytes is there for what is to be known of the new pages; free memory first"
+    )]
     Metadata { bytes: u64 },
-}
-
-impl fmt::Display for HotplugError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Linear(error) => write!(f, "{error}"),
-            Self::Frames(error) => write!(f, "{error}"),
-            Self::Mixed { start, bytes } => write!(
-                f,
-                "only some of {bytes:#x} bytes at {start} lie where there was memory before; add those and the others apart"
-            ),
-            Self::Metadata { bytes } => write!(
-                f,
-                "no free block of {bytes} bytes is there for what is to be known of the new pages; free memory first"
-            ),
-        }
-    }
-}
-
-impl core::error::Error for HotplugError {}
-
-impl From<LinearError> for HotplugError {
-    fn from(error: LinearError) -> Self {
-        Self::Linear(error)
-    }
 }
 
 impl From<TableError> for HotplugError {
     fn from(error: TableError) -> Self {
         Self::Linear(LinearError::Table(error))
-    }
-}
-
-impl From<FrameError> for HotplugError {
-    fn from(error: FrameError) -> Self {
-        Self::Frames(error)
     }
 }
 

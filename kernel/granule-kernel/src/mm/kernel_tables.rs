@@ -24,20 +24,21 @@ use crate::trace::recorder::Recorder;
 use arrayvec::ArrayVec;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
-use granule::arch::VirtualAddress;
 use granule::arch::bbm::BbmLevel;
 use granule::arch::tlbi::TlbCapabilities;
-use granule::table::{Leaves, TableError};
+use granule::arch::{Dispatch, Page, VirtualAddress};
+use granule::table::{Leaves, TableError, lock_free};
 use granule_kcore::deferred_tlbi::DeferredTlbi;
 use granule_kcore::frames::Frame;
 use granule_kcore::frames::tables::Source;
 use granule_kcore::merge_candidates::MergeCandidates;
+use granule_kcore::sizes;
 use granule_trace::recorder::Sink;
 use granule_trace::recorder::{Counters, Counts};
 
 pub(crate) use super::environment::Flush;
 pub(crate) use super::kernel::{Kernel, kernel, pointer};
-pub(crate) use super::walker::{Done, Tree};
+pub(crate) use super::walker::Tree;
 
 /// The largest number of guard-page pools.
 pub(crate) const MOST_POOLS: usize = 8;
@@ -128,9 +129,8 @@ impl Kernel {
         // SAFETY: every table lies in memory that the linear map shows writable: the image's alias, which
         // never changes (`pageattr` refuses it), the boot's reservations, and allocated frames.
         let phys_to_virt = unsafe { KernelPhysToVirt::linear(self.placement.distance()) };
-        let size = self.geometry.page_size();
         KernelEnvironment::new(
-            size,
+            self.geometry.page_size(),
             self.capabilities,
             phys_to_virt,
             counters,
@@ -264,21 +264,40 @@ pub(super) unsafe fn set_valid(
     valid: bool,
 ) -> Result<Counts, TableError> {
     let counters = Counters::new();
-    let environment = kernel.environment(&counters, KernelTableAllocator::Empty, Flush::Now);
-    // SAFETY: the root is the tree in TTBR1; the caller keeps the rules for the pages.
-    unsafe {
-        walker::set_valid(
-            kernel.root,
-            kernel.geometry,
-            environment,
-            start,
-            bytes,
-            valid,
-        )?
+    let change = SetValid {
+        kernel,
+        environment: kernel.environment(&counters, KernelTableAllocator::Empty, Flush::Now),
+        start,
+        bytes,
+        valid,
     };
+    sizes::dispatch(kernel.geometry.page_size(), change)?;
     // From here on the caller uses the pages, or relies on a fault.
     Recorder::new(kernel.page()).assume_visible(start, bytes);
     Ok(counters.get())
+}
+
+/// The arguments of [`set_valid`].
+struct SetValid<'a> {
+    kernel: &'a Kernel,
+    environment: KernelEnvironment<'a>,
+    start: VirtualAddress,
+    bytes: u64,
+    valid: bool,
+}
+
+impl Dispatch for SetValid<'_> {
+    type Output = Result<(), TableError>;
+
+    fn run<P: Page>(self) -> Self::Output {
+        let (root, geometry) = (self.kernel.root, self.kernel.geometry);
+        let (environment, start, bytes) = (self.environment, self.start, self.bytes);
+        // SAFETY: the root is the tree in TTBR1. Only `set_valid` makes this, and its caller keeps the rules for the
+        // pages.
+        unsafe {
+            lock_free::set_valid::<P, _>(root, geometry, environment, start, bytes, self.valid)
+        }
+    }
 }
 
 impl TableState {

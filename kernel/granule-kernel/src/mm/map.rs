@@ -27,7 +27,6 @@ use crate::arch::counter::InstructionCounter;
 use crate::arch::{cpu, image};
 use crate::trace::recorder::Recorder;
 use arrayvec::ArrayVec;
-use core::fmt;
 use granule::arch::Page;
 use granule::arch::bbm_policy::Decision;
 use granule::arch::tlbi::TlbCapabilities;
@@ -42,6 +41,7 @@ use granule_kcore::parameters::Parameters;
 use granule_kcore::sizes;
 use granule_trace::recorder::TracedFixmap;
 use granule_trace::recorder::{Counters, Counts};
+use thiserror::Error;
 
 /// Most pieces of a linear map: banks, the holes between them, and the two edges of the image's protected
 /// part.
@@ -51,44 +51,56 @@ pub(crate) const MOST_PIECES: usize = 2 * MOST_RANGES + 2;
 pub(crate) type Pieces = ArrayVec<Piece, MOST_PIECES>;
 
 /// Why the linear map could not be built.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Error)]
 pub(crate) enum MapError {
-    /// RAM is in more pieces than the list holds.
+    #[error("RAM is in more than {MOST_PIECES} pieces to be mapped")]
     TooManyPieces,
-    /// There is no memory for the map's tables.
-    NoTableMemory {
-        pages: u64,
-        page_bytes: u64,
-        error: memblock::Error,
-    },
-    /// The page-table library refused.
-    Table(TableError),
+    #[error("{0}: RAM is too small, or in too many pieces")]
+    NoTableMemory(#[from] NoTableMemory),
+    #[error("the linear map cannot be made: {0}")]
+    Table(#[from] TableError),
 }
 
-impl fmt::Display for MapError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TooManyPieces => {
-                write!(f, "RAM is in more than {MOST_PIECES} pieces to be mapped")
-            }
-            Self::NoTableMemory {
+/// There is no memory for tables in one piece.
+#[derive(Clone, Copy, Debug, Error)]
+#[error(
+    "no free range of RAM holds the tables of the linear map, {pages} tables of {page_bytes} bytes ({error})"
+)]
+pub(crate) struct NoTableMemory {
+    pages: u64,
+    page_bytes: u64,
+    error: memblock::Error,
+}
+
+/// Takes memory for `tables` tables that the arena lacks from early memory, in one piece, because consecutive tables
+/// are linked in runs, and gives it to the arena by `extend`, with its bounds.
+pub(super) fn extend_arena(
+    tables: &mut dyn Tree,
+    memory: &mut Memory,
+    needed: u64,
+    extend: impl FnOnce(&mut Arena<KernelPhysToVirt>, PhysicalAddress, PhysicalAddress),
+) -> Result<(), NoTableMemory> {
+    let page_bytes = tables.geometry().page_size().bytes();
+    let Some(arena) = tables.arena() else {
+        return Ok(());
+    };
+    let pages = needed.saturating_sub(arena.available());
+    if pages > 0 {
+        let bytes = pages * page_bytes;
+        let start = memory
+            .allocate(bytes, page_bytes, 0..u64::MAX, Direction::TopDown)
+            .map_err(|error| NoTableMemory {
                 pages,
                 page_bytes,
                 error,
-            } => write!(
-                f,
-                "no free range of RAM holds the tables of the linear map, {pages} pages of \
-                 {page_bytes} bytes: RAM is too small, or in too many pieces: {error}"
-            ),
-            Self::Table(error) => write!(f, "the linear map cannot be made: {error}"),
-        }
+            })?;
+        extend(
+            arena,
+            PhysicalAddress(start),
+            PhysicalAddress(start + bytes),
+        );
     }
-}
-
-impl From<TableError> for MapError {
-    fn from(error: TableError) -> Self {
-        Self::Table(error)
-    }
+    Ok(())
 }
 
 /// Lists the regions of `memory` that the map covers. With `rodata`, the alias of the image's text and
@@ -208,7 +220,6 @@ impl LinearMap {
 
 /// Builds the linear map of the regions in `memory`, with tables from `arena` if the strategy is `direct`.
 /// The kernel's tables stay open.
-// Not inlined: the boot's stack frame stays under every later call, so this one must not be part of it.
 #[inline(never)]
 pub(crate) fn map_mem<'c>(
     request: &Request<'_>,
@@ -266,27 +277,11 @@ fn create(
     plan(request, memory, pieces)?;
     let Some((strategy, place)) = fixmap else {
         let stats = LeafStats::new(&request.geometry, pieces);
-        let pages = tables
-            .arena()
-            .map_or(0, |arena| stats.tables.saturating_sub(arena.available()));
-        if pages > 0 {
-            let page_bytes = request.geometry.page_size().bytes();
-            let bytes = pages * page_bytes;
-            // All tables in one piece: consecutive tables are linked in runs.
-            let start = memory
-                .allocate(bytes, page_bytes, 0..u64::MAX, Direction::TopDown)
-                .map_err(|error| MapError::NoTableMemory {
-                    pages,
-                    page_bytes,
-                    error,
-                })?;
-            let end = PhysicalAddress(start + bytes);
-            if let Some(arena) = tables.arena() {
-                // SAFETY: the early allocator gave this memory to nobody else. It is RAM, so the map
-                // that begins covers it.
-                unsafe { arena.extend(PhysicalAddress(start), end) };
-            }
-        }
+        extend_arena(tables, memory, stats.tables, |arena, start, end| {
+            // SAFETY: the early allocator gave this memory to nobody else. It is RAM, so the map that begins covers
+            // it.
+            unsafe { arena.extend(start, end) };
+        })?;
         tables.make_direct(pieces)?;
         return Ok(stats);
     };

@@ -72,10 +72,15 @@ pub(crate) fn merge_candidates() -> Merged {
     while let Some(Some(merged)) = kernel_tables::change(Flush::Now, |kernel, state, tree| {
         step(kernel, state, tree, None)
     }) {
-        all.tables += merged.tables;
-        all.groups += merged.groups;
+        add(&mut all, Ok(merged));
     }
     all
+}
+
+/// Counts what idle CPUs merged.
+fn count(merged: Merged) {
+    TABLES.fetch_add(merged.tables, Ordering::Relaxed);
+    GROUPS.fetch_add(merged.groups, Ordering::Relaxed);
 }
 
 /// Returns the merges of idle CPUs.
@@ -131,8 +136,7 @@ pub(crate) fn idle() {
         kernel_tables::try_change(|kernel, state, tree| step(kernel, state, tree, Some(quiet)));
     // Otherwise another CPU holds the tables, or every merge candidate has been examined.
     if let Some(Some(merged)) = stepped {
-        TABLES.fetch_add(merged.tables, Ordering::Relaxed);
-        GROUPS.fetch_add(merged.groups, Ordering::Relaxed);
+        count(merged);
     }
 }
 
@@ -151,9 +155,7 @@ pub(crate) fn may_sleep() -> bool {
 /// Merges all merge candidates on a system with one CPU, when that CPU is idle.
 pub(crate) fn settle() {
     if IN_BACKGROUND.load(Ordering::Relaxed) && percpu::online().len() == 1 {
-        let merged = merge_candidates();
-        TABLES.fetch_add(merged.tables, Ordering::Relaxed);
-        GROUPS.fetch_add(merged.groups, Ordering::Relaxed);
+        count(merge_candidates());
     }
 }
 
@@ -291,8 +293,7 @@ fn around_pools(
             None => (range.end, range.end),
         };
         let merged = tree.merge(VirtualAddress(at), end - at, kernel.leaves)?;
-        all.tables += merged.tables;
-        all.groups += merged.groups;
+        add(&mut all, Ok(merged));
         at = next;
     }
     Ok(all)

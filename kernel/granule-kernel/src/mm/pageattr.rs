@@ -38,7 +38,7 @@
 //! from within each other, nor before the page allocator has taken over.
 
 use super::error::LinearError;
-use super::kernel_tables::{self, Done, Flush, Kernel, TableState, Tree};
+use super::kernel_tables::{self, Flush, Kernel, TableState, Tree};
 use super::merge;
 use core::ops::ControlFlow;
 use granule::arch::{Attributes, Kind, Permissions, PhysicalAddress, VirtualAddress};
@@ -89,10 +89,6 @@ pub(crate) fn set_memory_x(start: VirtualAddress, pages: u64) -> Result<(), Line
 }
 
 /// Makes pages not executable.
-///
-/// # Errors
-///
-/// As for [`set_memory_ro`].
 pub(crate) fn set_memory_nx(start: VirtualAddress, pages: u64) -> Result<(), LinearError> {
     let change = PermissionChange {
         privileged_execute: Some(false),
@@ -103,76 +99,58 @@ pub(crate) fn set_memory_nx(start: VirtualAddress, pages: u64) -> Result<(), Lin
 
 /// Makes every access to pages fault, or makes the pages valid again. Invalid pages keep their permissions,
 /// which may be changed meanwhile.
-///
-/// # Errors
-///
-/// As for [`set_memory_ro`].
 pub(crate) fn set_memory_valid(
     start: VirtualAddress,
     pages: u64,
     valid: bool,
 ) -> Result<(), LinearError> {
-    in_range(start, pages, Flush::Now, |_, tree, start, bytes| {
-        if valid {
-            tree.set_valid(start, bytes)?;
-        } else {
-            tree.set_invalid(start, bytes)?;
-        }
-        Ok(())
-    })
+    if valid {
+        in_range(start, pages, Flush::Now, |_, tree, start, bytes| {
+            Ok(tree.set_valid(start, bytes)?)
+        })
+    } else {
+        set_direct_map_invalid(start, pages)
+    }
 }
 
 /// Makes every access to pages fault.
-///
-/// # Errors
-///
-/// As for [`set_memory_ro`].
 pub(crate) fn set_direct_map_invalid(start: VirtualAddress, pages: u64) -> Result<(), LinearError> {
-    in_range(start, pages, Flush::Now, |_, tree, start, bytes| {
-        Ok(tree.set_invalid(start, bytes)?)
-    })
+    to_invalid(start, pages, Flush::Now)
 }
 
 /// As [`set_direct_map_invalid`], but CPUs may still access the pages until [`flush_direct_map`].
-///
-/// # Errors
-///
-/// As for [`set_memory_ro`].
 pub(crate) fn set_direct_map_invalid_noflush(
     start: VirtualAddress,
     pages: u64,
 ) -> Result<(), LinearError> {
-    in_range(start, pages, Flush::Later, |_, tree, start, bytes| {
+    to_invalid(start, pages, Flush::Later)
+}
+
+fn to_invalid(start: VirtualAddress, pages: u64, flush: Flush) -> Result<(), LinearError> {
+    in_range(start, pages, flush, |_, tree, start, bytes| {
         Ok(tree.set_invalid(start, bytes)?)
     })
 }
 
 /// Gives pages the initial state of RAM: valid, writable, not executable.
-///
-/// # Errors
-///
-/// As for [`set_memory_ro`].
 pub(crate) fn set_direct_map_default(start: VirtualAddress, pages: u64) -> Result<(), LinearError> {
-    in_range(start, pages, Flush::Now, |kernel, tree, start, bytes| {
-        Ok(to_default(kernel, tree, start, bytes)?)
-    })
+    in_range(start, pages, Flush::Now, to_default)
 }
 
 /// As [`set_direct_map_default`], but CPUs may use the earlier permissions until [`flush_direct_map`].
-///
-/// # Errors
-///
-/// As for [`set_memory_ro`].
 pub(crate) fn set_direct_map_default_noflush(
     start: VirtualAddress,
     pages: u64,
 ) -> Result<(), LinearError> {
-    in_range(start, pages, Flush::Later, |kernel, tree, start, bytes| {
-        Ok(to_default(kernel, tree, start, bytes)?)
-    })
+    in_range(start, pages, Flush::Later, to_default)
 }
 
-fn to_default(kernel: &Kernel, tree: &mut dyn Tree, start: VirtualAddress, bytes: u64) -> Done {
+fn to_default(
+    kernel: &Kernel,
+    tree: &mut dyn Tree,
+    start: VirtualAddress,
+    bytes: u64,
+) -> Result<(), LinearError> {
     // The second operation may have to split a leaf that the first did not change: an invalid leaf that has
     // the permissions already. It must not run out of memory then.
     let page = kernel.page();
@@ -186,7 +164,7 @@ fn to_default(kernel: &Kernel, tree: &mut dyn Tree, start: VirtualAddress, bytes
     }
     let needed = 2 * (4 - kernel.geometry.start_level().number()) as usize;
     if cut > 0 && !tree.reserve(needed) {
-        return Err(TableError::OutOfTables { needed });
+        return Err(TableError::OutOfTables { needed }.into());
     }
     let default = PermissionChange {
         writable: Some(true),
@@ -199,7 +177,7 @@ fn to_default(kernel: &Kernel, tree: &mut dyn Tree, start: VirtualAddress, bytes
     if first_refused(kernel, tree, start, bytes, other)?.is_some() {
         tree.protect(start, bytes, default)?;
     }
-    tree.set_valid(start, bytes)
+    Ok(tree.set_valid(start, bytes)?)
 }
 
 /// Invalidates the TLB for pages that were changed by a `_noflush` call.

@@ -7,7 +7,6 @@
 use super::hook::refuses_allocation;
 use crate::lock::Lock;
 use arrayvec::ArrayVec;
-use core::fmt;
 use core::ops::Range;
 use granule::arch::PhysicalAddress;
 use granule::linear::Placement;
@@ -17,36 +16,19 @@ use granule_kcore::frames::metadata::{Word, metadata_at, metadata_bytes};
 use granule_kcore::frames::tables::Source;
 use granule_kcore::frames::{Frame, FrameError, Frames, MOST_SPANS};
 use granule_kcore::sizes;
+use thiserror::Error;
 
 /// The allocator is too large to be moved through the boot stack, so it is built in place. It has no page
 /// before [`take_over`].
 static PAGES: Lock<Frames<'static>> = Lock::new(Frames::new(sizes::MIN));
 
 /// Why the frame allocator could not take over.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Error)]
 pub(crate) enum TakeOverError {
-    /// There is no room for the frames' metadata.
+    #[error("RAM is too small: there is no free range for {bytes} bytes about its own pages")]
     Metadata { bytes: u64 },
-    /// The frame allocator refused a span or a range.
-    Frames(FrameError),
-}
-
-impl fmt::Display for TakeOverError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Metadata { bytes } => write!(
-                f,
-                "RAM is too small: there is no free range for {bytes} bytes about its own pages"
-            ),
-            Self::Frames(error) => write!(f, "the page allocator refuses RAM: {error}"),
-        }
-    }
-}
-
-impl From<FrameError> for TakeOverError {
-    fn from(error: FrameError) -> Self {
-        Self::Frames(error)
-    }
+    #[error("the page allocator refuses RAM: {0}")]
+    Frames(#[from] FrameError),
 }
 
 /// The result of taking over.
@@ -60,7 +42,6 @@ pub(crate) struct HandedOver {
 
 /// Gives all free RAM in `memory` to the frame allocator. From here on `memory` is a description only and
 /// must not allocate any more.
-// Not inlined: the boot's stack frame stays under every later call, so this one must not be part of it.
 #[inline(never)]
 pub(crate) fn take_over(
     memory: &Memory,

@@ -8,7 +8,6 @@
 use crate::arch::cpu;
 use crate::mm::map::LinearMap;
 use crate::mm::walker::Tree;
-use core::fmt;
 use core::ops::ControlFlow;
 use granule::arch::Level;
 use granule::arch::{Attributes, Geometry, Kind, Permissions, PhysicalAddress, VirtualAddress};
@@ -16,108 +15,58 @@ use granule::linear::Placement;
 use granule::table::{Entry, Leaves, Piece, TableError, Visit};
 use granule_kcore::devicetree::memory::Memory;
 use granule_kcore::layout;
+use thiserror::Error;
 
 /// Number of random addresses to translate, and most pages to write and read.
 const SAMPLES: u64 = 4096;
 
 /// A fault that a check found.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Error)]
 pub(crate) enum Fault {
-    /// The CPU's translation of an address differs from the plan.
+    #[error("{address} translates to {seen:#x}, expected {expected}")]
     Translation {
         address: VirtualAddress,
         expected: PhysicalAddress,
-        seen: Result<u64, u64>,
+        seen: u64,
     },
-    /// A pattern written through the linear map is not read back through another mapping.
+    #[error("{address} faults with status {status:#04x}, expected {expected}")]
+    Faults {
+        address: VirtualAddress,
+        expected: PhysicalAddress,
+        status: u64,
+    },
+    #[error(
+        "{seen:#x} is read from page {page} through a second mapping, {expected:#x} was written through the linear map"
+    )]
     Pattern {
         page: PhysicalAddress,
         expected: u64,
         seen: u64,
     },
-    /// A leaf is not where the plan has one, or has another output address.
+    #[error(
+        "the leaf at {address}, to {output}, is not planned: its output, size or permissions are others"
+    )]
     Leaf {
         address: VirtualAddress,
         output: PhysicalAddress,
     },
-    /// A page is writable and executable.
+    #[error("the leaf at {address} is writable and executable")]
     WritableExecutable { address: VirtualAddress },
-    /// The number of leaves of a size differs from the plan.
+    #[error(
+        "{seen} leaves of {bytes:#x} bytes (contiguous: {contiguous}), {expected} were planned"
+    )]
     LeafCount {
         bytes: u64,
         contiguous: bool,
         expected: u64,
         seen: u64,
     },
-    /// The leaves cover more or less than planned.
+    #[error("{seen:#x} bytes are mapped, {expected:#x} were planned")]
     Coverage { expected: u64, seen: u64 },
-    /// The number of tables differs from the number allocated.
+    #[error("{seen} tables are found, {expected} were allocated")]
     TableCount { expected: u64, seen: u64 },
-    /// The check's own mapping was refused.
-    Table(TableError),
-}
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::Translation {
-                address,
-                expected,
-                seen: Ok(seen),
-            } => {
-                write!(f, "{address} translates to {seen:#x}, expected {expected}")
-            }
-            Self::Translation {
-                address,
-                expected,
-                seen: Err(status),
-            } => {
-                write!(
-                    f,
-                    "{address} faults with status {status:#04x}, expected {expected}"
-                )
-            }
-            Self::Pattern {
-                page,
-                expected,
-                seen,
-            } => write!(
-                f,
-                "{seen:#x} is read from page {page} through a second mapping, {expected:#x} was written through the linear map"
-            ),
-            Self::Leaf { address, output } => {
-                write!(
-                    f,
-                    "the leaf at {address}, to {output}, is not planned: its output, size or permissions are others"
-                )
-            }
-            Self::WritableExecutable { address } => {
-                write!(f, "the leaf at {address} is writable and executable")
-            }
-            Self::LeafCount {
-                bytes,
-                contiguous,
-                expected,
-                seen,
-            } => write!(
-                f,
-                "{seen} leaves of {bytes:#x} bytes (contiguous: {contiguous}), {expected} were planned"
-            ),
-            Self::Coverage { expected, seen } => {
-                write!(f, "{seen:#x} bytes are mapped, {expected:#x} were planned")
-            }
-            Self::TableCount { expected, seen } => {
-                write!(f, "{seen} tables are found, {expected} were allocated")
-            }
-            Self::Table(error) => write!(f, "the self-check cannot map a page: {error}"),
-        }
-    }
-}
-
-impl From<TableError> for Fault {
-    fn from(error: TableError) -> Self {
-        Self::Table(error)
-    }
+    #[error("the self-check cannot map a page: {0}")]
+    Table(#[from] TableError),
 }
 
 /// The amount that the checks examined.
@@ -143,7 +92,6 @@ pub(crate) enum Stage {
 }
 
 /// Runs all checks. `before` is called ahead of each stage, so that tests can make it fail.
-// Not inlined: the boot's stack frame is large and stays under every later call.
 #[inline(never)]
 pub(crate) fn run(
     tables: &mut dyn Tree,
@@ -166,16 +114,19 @@ pub(crate) fn run(
 fn check_translation(placement: &Placement, output: u64, looked: &mut Looked) -> Result<(), Fault> {
     let expected = PhysicalAddress(output);
     let address = VirtualAddress(output.wrapping_add(placement.distance()));
-    let seen = cpu::translate(address.0);
     looked.translations += 1;
-    if seen == Ok(output) {
-        Ok(())
-    } else {
-        Err(Fault::Translation {
+    match cpu::translate(address.0) {
+        Ok(seen) if seen == output => Ok(()),
+        Ok(seen) => Err(Fault::Translation {
             address,
             expected,
             seen,
-        })
+        }),
+        Err(status) => Err(Fault::Faults {
+            address,
+            expected,
+            status,
+        }),
     }
 }
 
@@ -287,13 +238,9 @@ impl LeafWalk<'_> {
             looked.read_only_bytes += bytes;
         }
         let level = (entry.level.number() + 1) as usize;
-        let contiguous = usize::from(entry.descriptor.is_contiguous());
-        if let Some(count) = self
-            .seen
-            .get_mut(level)
-            .and_then(|level| level.get_mut(contiguous))
-        {
-            *count += entry.count as u64;
+        if let Some([single, grouped]) = self.seen.get_mut(level) {
+            let contiguous = entry.descriptor.is_contiguous();
+            *(if contiguous { grouped } else { single }) += entry.count as u64;
         }
         let goes_on = self.last.is_some_and(|last| {
             last.level == entry.level
@@ -310,14 +257,11 @@ impl LeafWalk<'_> {
 
     /// Asks the CPU to translate the last byte of the run of like leaves that ends here.
     fn end_of_run(&self, looked: &mut Looked) -> Result<(), Fault> {
-        match self.last {
-            Some(last) => check_translation(
-                self.placement,
-                last.output.0 + last.bytes * last.count as u64 - 1,
-                looked,
-            ),
-            None => Ok(()),
-        }
+        let Some(last) = self.last else {
+            return Ok(());
+        };
+        let end = last.output.0 + last.bytes * last.count as u64;
+        check_translation(self.placement, end - 1, looked)
     }
 }
 
@@ -330,15 +274,13 @@ pub(crate) fn walk(
     looked: &mut Looked,
 ) -> Result<(), Fault> {
     let geometry = *tables.geometry();
-    let pieces = map.pieces.as_slice();
-    let (bytes, seen, last) = (0, [[0; 2]; Level::ALL.len()], None);
     let mut leaves = LeafWalk {
         placement,
         geometry,
-        pieces,
-        bytes,
-        seen,
-        last,
+        pieces: map.pieces.as_slice(),
+        bytes: 0,
+        seen: [[0; 2]; Level::ALL.len()],
+        last: None,
     };
     let mut linear_tables = 0;
     let fault = tables.visit_runs(|entry| {
@@ -376,30 +318,22 @@ pub(crate) fn walk(
     for size in geometry.leaf_sizes() {
         let entries = size.bytes >> geometry.page_size().level_shift(size.level);
         let level = (size.level.number() + 1) as usize;
-        let seen = leaves
-            .seen
-            .get(level)
-            .and_then(|level| level.get(usize::from(size.contiguous)))
-            .map_or(0, |count| count / entries);
-        let expected = map
-            .stats
-            .leaves()
-            .find(|(other, _)| *other == size)
-            .map_or(0, |(_, count)| count);
+        let [single, grouped] = leaves.seen.get(level).copied().unwrap_or_default();
+        let seen = if size.contiguous { grouped } else { single } / entries;
+        let planned = map.stats.leaves().find(|(other, _)| *other == size);
+        let expected = planned.map_or(0, |(_, count)| count);
         if seen != expected {
-            let (bytes, contiguous) = (size.bytes, size.contiguous);
             return Err(Fault::LeafCount {
-                bytes,
-                contiguous,
+                bytes: size.bytes,
+                contiguous: size.contiguous,
                 expected,
                 seen,
             });
         }
     }
     if linear_tables != map.stats.tables {
-        let expected = map.stats.tables;
         return Err(Fault::TableCount {
-            expected,
+            expected: map.stats.tables,
             seen: linear_tables,
         });
     }

@@ -14,55 +14,26 @@
     reason = "the kernel's tables while only the boot CPU runs"
 )]
 
-use super::map::{LinearMap, Request};
+use super::map::{LinearMap, NoTableMemory, Request, extend_arena};
 use super::walker::Tree;
 use crate::cpu::parking;
 use crate::mm::selfcheck::{self, Fault, Looked};
-use core::fmt;
-use granule::arch::PhysicalAddress;
 use granule::arch::bbm_policy::Decision;
 use granule::linear::LeafStats;
 use granule::table::{Leaves, TableError};
-use granule_boot::memblock::{self, Direction};
 use granule_kcore::devicetree::memory::Memory;
+use thiserror::Error;
 
 /// Why the map could not be split. The tables are unchanged, but the plan of the map is not.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Error)]
 pub(crate) enum Failure {
-    /// There is no memory for the tables.
-    NoTableMemory {
-        pages: u64,
-        page_bytes: u64,
-        error: memblock::Error,
-    },
-    /// The page-table library refused.
-    Table(TableError),
+    #[error("{0}; arm64.bbm=0 makes it of pages from the start")]
+    NoTableMemory(#[from] NoTableMemory),
+    #[error("{0}")]
+    Table(#[from] TableError),
     /// The result differs from the plan.
-    SelfCheck(Fault),
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoTableMemory {
-                pages,
-                page_bytes,
-                error,
-            } => write!(
-                f,
-                "no free range of RAM holds the {pages} tables of {page_bytes} bytes that it takes \
-                 ({error}); arm64.bbm=0 makes it of pages from the start"
-            ),
-            Self::Table(error) => write!(f, "{error}"),
-            Self::SelfCheck(fault) => write!(f, "{fault}"),
-        }
-    }
-}
-
-impl From<TableError> for Failure {
-    fn from(error: TableError) -> Self {
-        Self::Table(error)
-    }
+    #[error("{0}")]
+    SelfCheck(#[from] Fault),
 }
 
 /// Whether a map built for `request` must be split to pages, given the trust `all` in all CPUs.
@@ -74,7 +45,6 @@ pub(crate) fn is_needed(request: &Request<'_>, all: &Decision) -> bool {
 
 /// Splits every leaf larger than a page. Every other CPU is parked meanwhile. Updates `map` and `looked` to
 /// describe the new map.
-// Not inlined: the boot's stack frame is large and stays under every later call.
 #[inline(never)]
 pub(crate) fn split(
     request: &Request<'_>,
@@ -92,25 +62,11 @@ pub(crate) fn split(
     let pieces = map.pieces.as_slice();
     let stats = LeafStats::new(&request.geometry, pieces);
     let added = stats.tables.saturating_sub(map.stats.tables);
-    let pages = added.saturating_sub(tables.arena().map_or(0, |arena| arena.available()));
-    if pages > 0 {
-        let page_bytes = request.geometry.page_size().bytes();
-        let bytes = pages * page_bytes;
-        let start = memory
-            .allocate(bytes, page_bytes, 0..u64::MAX, Direction::TopDown)
-            .map_err(|error| Failure::NoTableMemory {
-                pages,
-                page_bytes,
-                error,
-            })?;
-        let end = PhysicalAddress(start + bytes);
-        // The linear map covers all of early memory.
-        if let Some(arena) = tables.arena() {
-            // SAFETY: the early allocator gave this memory to nobody else, and gives out RAM that the
-            // linear map, through which the arena and the tables reach memory, covers.
-            unsafe { arena.extend_mapped(PhysicalAddress(start), end) };
-        }
-    }
+    extend_arena(tables, memory, added, |arena, start, end| {
+        // SAFETY: the early allocator gave this memory to nobody else, and gives out RAM that the linear map, through
+        // which the arena and the tables reach memory, covers.
+        unsafe { arena.extend_mapped(start, end) };
+    })?;
     tables.set_bbm(request.bbm_policy.level);
     let (Some(lowest), Some(highest)) = (pieces.first(), pieces.last()) else {
         return Ok(());
@@ -131,7 +87,7 @@ pub(crate) fn split(
         translations: looked.translations,
         ..Looked::default()
     };
-    selfcheck::walk(tables, map, &request.placement, looked)
-        .and_then(|()| selfcheck::translations(map, &request.placement, seed, looked))
-        .map_err(Failure::SelfCheck)
+    selfcheck::walk(tables, map, &request.placement, looked)?;
+    selfcheck::translations(map, &request.placement, seed, looked)?;
+    Ok(())
 }

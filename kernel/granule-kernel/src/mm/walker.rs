@@ -26,7 +26,7 @@ use granule::arch::Page16K;
 use granule::arch::Page64K;
 use granule::arch::bbm::BbmLevel;
 use granule::arch::tlbi::{Invalidation, TlbiScope};
-use granule::arch::{Attributes, Dispatch, Geometry, PageSize, PhysicalAddress, VirtualAddress};
+use granule::arch::{Attributes, Geometry, PageSize, PhysicalAddress, VirtualAddress};
 use granule::linear::{self, Arena};
 use granule::table::{
     self, Entry, Holes, Leaves, Live, Mapping, Merged, PageTables, PermissionChange, Piece,
@@ -44,7 +44,7 @@ type Walker<'a, P> = PageTables<P, KernelEnvironment<'a>>;
 type Visitor<'a> = dyn FnMut(&Entry) -> ControlFlow<(), Visit> + 'a;
 
 /// The result of most operations.
-pub(crate) type Done = Result<(), TableError>;
+type Done = Result<(), TableError>;
 
 /// Operations on tables of any page size.
 pub(crate) trait Tree {
@@ -127,9 +127,7 @@ impl dyn Tree + '_ {
             leaves,
         }])
     }
-}
 
-impl dyn Tree + '_ {
     /// See [`PageTables::visit`].
     pub(crate) fn visit<B>(
         &self,
@@ -179,21 +177,6 @@ fn keep<B>(
     Ok(end.map_or(ControlFlow::Continue(()), ControlFlow::Break))
 }
 
-/// Helpers used only by the implementation of [`Tree`].
-trait Relies {
-    /// Records that a range is relied on as empty from here on, unless its TLBIs come later or are
-    /// left out by a self-test: that is what its owner made it empty for.
-    fn assume_empty(&self, start: VirtualAddress, bytes: u64);
-}
-
-impl<P: Page> Relies for Walker<'_, P> {
-    fn assume_empty(&self, start: VirtualAddress, bytes: u64) {
-        if self.environment().flush() == Flush::Now {
-            Recorder::new(P::SIZE.bytes()).assume_visible(start, bytes);
-        }
-    }
-}
-
 impl<P: Page> Tree for Walker<'_, P> {
     fn geometry(&self) -> &Geometry {
         self.geometry()
@@ -225,7 +208,11 @@ impl<P: Page> Tree for Walker<'_, P> {
     }
     fn unmap(&mut self, start: VirtualAddress, bytes: u64) -> Done {
         self.unmap(start, bytes)?;
-        self.assume_empty(start, bytes);
+        // The range is relied on as empty from here on, as its owner made it empty for that, unless its TLBIs come later
+        // or are left out by a self-test.
+        if self.environment().flush() == Flush::Now {
+            Tree::assume_visible(self, start, bytes);
+        }
         Ok(())
     }
     fn merge(
@@ -385,61 +372,6 @@ impl DerefMut for Opened<'_> {
                 #[cfg(page_64k)]
                 Self::K64(tables) => tables.changes(),
             }
-        }
-    }
-}
-
-/// See [`table::lock_free::set_valid`].
-///
-/// # Safety
-///
-/// As for that function.
-pub(crate) unsafe fn set_valid(
-    root: PhysicalAddress,
-    geometry: Geometry,
-    environment: KernelEnvironment<'_>,
-    start: VirtualAddress,
-    bytes: u64,
-    valid: bool,
-) -> Done {
-    sizes::dispatch(
-        geometry.page_size(),
-        SetValid {
-            root,
-            geometry,
-            environment,
-            start,
-            bytes,
-            valid,
-        },
-    )
-}
-
-/// The arguments of [`set_valid`].
-struct SetValid<'a> {
-    root: PhysicalAddress,
-    geometry: Geometry,
-    environment: KernelEnvironment<'a>,
-    start: VirtualAddress,
-    bytes: u64,
-    valid: bool,
-}
-
-impl Dispatch for SetValid<'_> {
-    type Output = Done;
-
-    fn run<P: Page>(self) -> Done {
-        let SetValid {
-            root,
-            geometry,
-            environment,
-            start,
-            bytes,
-            valid,
-        } = self;
-        // SAFETY: only `set_valid` makes a `SetValid`, and its caller keeps the rules.
-        unsafe {
-            table::lock_free::set_valid::<P, _>(root, geometry, environment, start, bytes, valid)
         }
     }
 }

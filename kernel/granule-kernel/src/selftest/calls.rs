@@ -85,7 +85,6 @@ fn value(values: &'static Local<AtomicU64>, cpu: usize) -> u64 {
 }
 
 /// Runs the tests that the command line requests.
-// Not inlined: the boot's stack frame is large and stays under every later call.
 #[inline(never)]
 pub(crate) fn run(request: &Request<'_>, parameters: &Parameters<'_>) {
     for test in parameters.test.tests() {

@@ -43,7 +43,6 @@ const INTERRUPTIONS: u64 = 20;
 const PATIENCE_S: u64 = 30;
 
 /// Runs the test that the command line requests.
-// Not inlined: the boot's stack frame is large and stays under every later call.
 #[inline(never)]
 pub(crate) fn run(request: &Request<'_>, parameters: &Parameters<'_>) {
     for test in parameters.test.tests() {

@@ -31,111 +31,103 @@ mod memory;
 mod registers;
 mod stacks;
 
-pub(crate) use installed::install;
+use crate::arch::counter::InstructionCounter;
+use crate::exception::hook::{ABORTS, AbortHook};
+use crate::init::hook::{BOOT, BootHook};
+use crate::mm::hook::{ALLOCATIONS, TABLES};
+use crate::mm::map::Request;
+use crate::mm::selfcheck::Stage;
+use crate::mm::walker::Tree;
+use crate::task::hook::{TASKS, TaskHook};
+use crate::task::task_table::Task;
+use granule::linear::Placement;
+use granule::table::TableError;
+use granule_kcore::parameters::Parameters;
 
-mod installed {
-    use super::{
-        alloc_failure, calls, conflict, cpus, drivers, early_walk, failures, inject, kexec, memory,
-        stacks,
-    };
-    use crate::arch::counter::InstructionCounter;
-    use crate::exception::hook::{ABORTS, AbortHook};
-    use crate::init::hook::{BOOT, BootHook};
-    use crate::mm::hook::{ALLOCATIONS, TABLES};
-    use crate::mm::map::Request;
-    use crate::mm::selfcheck::Stage;
-    use crate::mm::walker::Tree;
-    use crate::task::hook::{TASKS, TaskHook};
-    use crate::task::task_table::Task;
-    use granule::linear::Placement;
-    use granule::table::TableError;
-    use granule_kcore::parameters::Parameters;
+/// Installs every hook. The test image's first action at its virtual address.
+pub(crate) fn install() {
+    ABORTS.install(&Aborts);
+    ALLOCATIONS.install(&alloc_failure::Refusals);
+    BOOT.install(&Boot);
+    TABLES.install(&inject::Injection);
+    TASKS.install(&Tasks);
+    crate::sched::hook::STACKS.install(&stacks::Painter);
+    crate::dev::registry::MORE_DRIVERS.install(&drivers::TestDrivers);
+    crate::kexec::hook::KEXEC.install(&kexec::Damage);
+    crate::smp::hook::CPUS.install(&cpus::Cpus);
+}
 
-    /// Installs every hook. The test image's first action at its virtual address.
-    pub(crate) fn install() {
-        ABORTS.install(&Aborts);
-        ALLOCATIONS.install(&alloc_failure::Refusals);
-        BOOT.install(&Boot);
-        TABLES.install(&inject::Injection);
-        TASKS.install(&Tasks);
-        crate::sched::hook::STACKS.install(&stacks::Painter);
-        crate::dev::registry::MORE_DRIVERS.install(&drivers::TestDrivers);
-        crate::kexec::hook::KEXEC.install(&kexec::Damage);
-        crate::smp::hook::CPUS.install(&cpus::Cpus);
+struct Boot;
+
+impl BootHook for Boot {
+    fn console_is_up(&self, parameters: &Parameters<'_>) {
+        kexec::note(parameters);
+        failures::run(parameters);
     }
 
-    struct Boot;
-
-    impl BootHook for Boot {
-        fn console_is_up(&self, parameters: &Parameters<'_>) {
-            kexec::note(parameters);
-            failures::run(parameters);
-        }
-
-        fn counter_is_up(&self, parameters: &Parameters<'_>, counter: &InstructionCounter) {
-            failures::count(parameters, counter);
-        }
-
-        fn before_check(
-            &self,
-            parameters: &Parameters<'_>,
-            stage: Stage,
-            tables: &mut dyn Tree,
-            placement: &Placement,
-        ) {
-            failures::corrupt(parameters, stage, tables, placement);
-        }
-
-        fn tables_are_up(&self, parameters: &Parameters<'_>) -> Result<(), TableError> {
-            inject::init(parameters)
-        }
-
-        fn boot_is_done(&self, request: &Request<'_>, parameters: &Parameters<'_>) {
-            calls::run(request, parameters);
-            conflict::run(request, parameters);
-            memory::run(parameters);
-        }
+    fn counter_is_up(&self, parameters: &Parameters<'_>, counter: &InstructionCounter) {
+        failures::count(parameters, counter);
     }
 
-    struct Aborts;
-
-    impl AbortHook for Aborts {
-        fn is_conflict(&self, address: u64) -> bool {
-            inject::stands_for(address)
-        }
-
-        fn before_conflict(&self) {
-            inject::probe();
-            inject::mend();
-        }
-
-        fn before_translation_fault(&self) {
-            early_walk::wait();
-        }
+    fn before_check(
+        &self,
+        parameters: &Parameters<'_>,
+        stage: Stage,
+        tables: &mut dyn Tree,
+        placement: &Placement,
+    ) {
+        failures::corrupt(parameters, stage, tables, placement);
     }
 
-    struct Tasks;
+    fn tables_are_up(&self, parameters: &Parameters<'_>) -> Result<(), TableError> {
+        inject::init(parameters)
+    }
 
-    impl TaskHook for Tasks {
-        fn before_first(&self, parameters: &Parameters<'_>) {
-            alloc_failure::open(parameters);
-            stacks::open(parameters);
-        }
+    fn boot_is_done(&self, request: &Request<'_>, parameters: &Parameters<'_>) {
+        calls::run(request, parameters);
+        conflict::run(request, parameters);
+        memory::run(parameters);
+    }
+}
 
-        fn after_last(&self) {
-            stacks::report();
-        }
+struct Aborts;
 
-        fn begins(&self) {
-            failures::task_begins();
-        }
+impl AbortHook for Aborts {
+    fn is_conflict(&self, address: u64) -> bool {
+        inject::stands_for(address)
+    }
 
-        fn forks(&self, parent: &Task, child: &Task) {
-            alloc_failure::inherit(parent, child);
-        }
+    fn before_conflict(&self) {
+        inject::probe();
+        inject::mend();
+    }
 
-        fn prctl(&self, task: &Task, [what, first, all]: [u64; 3]) -> Option<u64> {
-            alloc_failure::is_asked(what).then(|| alloc_failure::arm(task, first, all))
-        }
+    fn before_translation_fault(&self) {
+        early_walk::wait();
+    }
+}
+
+struct Tasks;
+
+impl TaskHook for Tasks {
+    fn before_first(&self, parameters: &Parameters<'_>) {
+        alloc_failure::open(parameters);
+        stacks::open(parameters);
+    }
+
+    fn after_last(&self) {
+        stacks::report();
+    }
+
+    fn begins(&self) {
+        failures::task_begins();
+    }
+
+    fn forks(&self, parent: &Task, child: &Task) {
+        alloc_failure::inherit(parent, child);
+    }
+
+    fn prctl(&self, task: &Task, [what, first, all]: [u64; 3]) -> Option<u64> {
+        alloc_failure::is_asked(what).then(|| alloc_failure::arm(task, first, all))
     }
 }

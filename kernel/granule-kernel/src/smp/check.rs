@@ -11,7 +11,6 @@ use granule::linear::Placement;
 
 /// Runs the check on every other CPU, and stores how many addresses each of them translated. The error is the
 /// first that a CPU found.
-// Not inlined: the boot's stack frame is large and stays under every later call.
 #[inline(never)]
 pub(crate) fn translations(
     map: &LinearMap,

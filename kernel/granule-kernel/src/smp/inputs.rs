@@ -7,48 +7,36 @@ use crate::mm::map::Request;
 use crate::mm::table_allocator::KernelTableAllocator;
 use crate::mm::walker::Opened;
 use crate::percpu::PerCpu;
-use core::fmt;
 use granule::arch::errata::Errata;
 use granule::table::{Piece, TableError};
 use granule_kcore::devicetree::intc::ControllerError;
 use granule_kcore::devicetree::memory::Memory;
 use granule_kcore::parameters::Parameters;
 use granule_trace::recorder::Counters;
+use thiserror::Error;
 
 /// Why no other CPU can be used, or why one CPU cannot.
-#[derive(Debug)]
+#[derive(Debug, Error)]
 pub(super) enum Obstacle {
+    #[error("the device tree has no psci node of version 0.2 or later with a method")]
     NoPsci,
+    #[error("it has no mailbox")]
     NoPlace,
     /// The release address, which is memory of the kernel's.
+    #[error(
+        "its cpu-release-addr {0:#x} lies in memory that this kernel uses: firmware's tree must reserve it"
+    )]
     ReleaseTaken(u64),
+    #[error("{0}")]
     Controller(ControllerError),
+    #[error("{0}")]
     Interrupts(intc::Error),
+    #[error("the interrupt controller's driver does not work with the page size")]
     ControllerPageSize,
+    #[error("something it needs cannot be mapped: {0}")]
     Tables(TableError),
+    #[error("there is no memory for its stacks and data: {0}")]
     Memory(granule_boot::memblock::Error),
-}
-
-impl fmt::Display for Obstacle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoPsci => f.write_str(
-                "the device tree has no psci node of version 0.2 or later with a method",
-            ),
-            Self::NoPlace => f.write_str("it has no mailbox"),
-            Self::ReleaseTaken(at) => write!(
-                f,
-                "its cpu-release-addr {at:#x} lies in memory that this kernel uses: firmware's tree must reserve it"
-            ),
-            Self::Controller(error) => write!(f, "{error}"),
-            Self::Interrupts(error) => write!(f, "{error}"),
-            Self::ControllerPageSize => {
-                f.write_str("the interrupt controller's driver does not work with the page size")
-            }
-            Self::Tables(error) => write!(f, "something it needs cannot be mapped: {error}"),
-            Self::Memory(error) => write!(f, "there is no memory for its stacks and data: {error}"),
-        }
-    }
 }
 
 /// The inputs of starting CPUs.

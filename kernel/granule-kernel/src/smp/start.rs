@@ -32,6 +32,7 @@ use granule_kcore::devicetree::cpus::{self as tree, EnableMethod, Found, NotStar
 use granule_kcore::devicetree::memory::is_taken;
 use granule_kcore::line::Line;
 use granule_kcore::timeout::Patience;
+use thiserror::Error;
 
 /// The most lines about CPUs that are not up; further ones are counted.
 const MOST_LINES: usize = 32;
@@ -247,7 +248,6 @@ impl Found<'_> for Starter<'_, '_, '_, '_> {
 }
 
 /// Starts every CPU that the device tree names.
-// Not inlined: the boot's stack frame is large and stays under every later call.
 #[inline(never)]
 pub(crate) fn start(machine: &mut BringUp<'_, '_>) -> Started {
     let boot_cpu = machine.handover.entry.features();
@@ -392,13 +392,30 @@ pub(super) fn again(number: usize) -> Result<(), Failure> {
 }
 
 /// Why one CPU is not up.
-#[derive(Debug)]
+#[derive(Debug, Error)]
 pub(super) enum Failure {
+    #[error("is not started: {0}")]
     Obstacle(Obstacle),
+    #[error("is not started: the firmware refuses: {0}")]
     Psci(smccc::psci::Error),
+    #[error("is parked: {0}")]
     Parked(granule_kcore::cpus::compare::Mismatch),
+    #[error(
+        "is off again: it cannot take interrupts (a GICv3 has no redistributor for it, or no list \
+         names its Aff0 of 16 or more)"
+    )]
     Interrupts,
+    #[error("did not come up: started {seconds} s ago, it {}", progress(*.state))]
     Late { state: u64, seconds: u64 },
+}
+
+/// How far a CPU came by its report.
+const fn progress(state: u64) -> &'static str {
+    match state {
+        mailbox::NOT_ENTERED => "has not reached the image",
+        FITS => "was about to turn its MMU on",
+        _ => "has reached the image, but not compared itself with the boot CPU",
+    }
 }
 
 impl Failure {
@@ -407,36 +424,6 @@ impl Failure {
         state: mailbox::NOT_ENTERED,
         seconds: 0,
     };
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Obstacle(obstacle) => write!(f, "is not started: {obstacle}"),
-            Self::Psci(error) => write!(f, "is not started: the firmware refuses: {error}"),
-            Self::Parked(mismatch) => write!(f, "is parked: {mismatch}"),
-            Self::Interrupts => f.write_str(
-                "is off again: it cannot take interrupts (a GICv3 has no redistributor for it, or \
-                 no list names its Aff0 of 16 or more)",
-            ),
-            Self::Late {
-                state: mailbox::NOT_ENTERED,
-                seconds,
-            } => write!(
-                f,
-                "did not come up: started {seconds} s ago, it has not reached the image"
-            ),
-            Self::Late { state, seconds } => write!(
-                f,
-                "did not come up: started {seconds} s ago, it {}",
-                if *state == FITS {
-                    "was about to turn its MMU on"
-                } else {
-                    "has reached the image, but not compared itself with the boot CPU"
-                }
-            ),
-        }
-    }
 }
 
 fn start_one(

@@ -7,7 +7,7 @@ use crate::mm::kernel_tables::pointer;
 use crate::mm::{pages, sized};
 use core::arch::asm;
 use core::marker::PhantomData;
-use granule::arch::{Page, PageSize, PhysicalAddress};
+use granule::arch::{Page, PhysicalAddress};
 use granule::space::{UserFrames, Wanted};
 use granule::table::FreedFrames;
 
@@ -16,89 +16,22 @@ use granule::table::FreedFrames;
 pub(crate) trait Ground: 'static {
     /// Whether pages may have another size than the kernel's.
     const ANY_SIZE: bool;
-
-    /// See [`sized::allocate_one`].
-    fn allocate_one(size: PageSize) -> Option<PhysicalAddress>;
-    /// See [`sized::allocate_exactly`].
-    fn allocate_exactly(size: PageSize, address: PhysicalAddress) -> Option<PhysicalAddress>;
-    /// See [`sized::allocate_in_group`].
-    fn allocate_in_group(size: PageSize, count: u64, index: u64) -> Option<PhysicalAddress>;
-    /// See [`sized::allocate_run`].
-    fn allocate_run(size: PageSize, count: u64) -> Option<PhysicalAddress>;
-    /// See [`sized::share`].
-    fn share(size: PageSize, first: PhysicalAddress, count: u64);
-    /// See [`sized::release`].
-    fn release(size: PageSize, first: PhysicalAddress, count: u64);
-    /// Whether a page has more than one owner.
-    fn is_shared(size: PageSize, page: PhysicalAddress) -> bool;
-    /// See [`sized::sharing`].
-    fn sharing(size: PageSize, first: PhysicalAddress, count: u64) -> (bool, u64);
 }
 
 /// Pages of the kernel's own size: frames of the page allocator.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KernelSized;
 
+impl Ground for KernelSized {
+    const ANY_SIZE: bool = false;
+}
+
 /// Pages of any size.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AnySized;
 
-impl Ground for KernelSized {
-    const ANY_SIZE: bool = false;
-
-    fn allocate_one(_: PageSize) -> Option<PhysicalAddress> {
-        pages::allocate_one()
-    }
-    fn allocate_exactly(_: PageSize, address: PhysicalAddress) -> Option<PhysicalAddress> {
-        pages::allocate_exactly(address)
-    }
-    fn allocate_in_group(_: PageSize, count: u64, index: u64) -> Option<PhysicalAddress> {
-        pages::allocate_in_group(count, index)
-    }
-    fn allocate_run(_: PageSize, count: u64) -> Option<PhysicalAddress> {
-        pages::allocate_singles(count)
-    }
-    fn share(_: PageSize, first: PhysicalAddress, count: u64) {
-        pages::share(first, count);
-    }
-    fn release(_: PageSize, first: PhysicalAddress, count: u64) {
-        pages::release(first, count);
-    }
-    fn is_shared(_: PageSize, page: PhysicalAddress) -> bool {
-        pages::is_shared(page)
-    }
-    fn sharing(_: PageSize, first: PhysicalAddress, count: u64) -> (bool, u64) {
-        pages::sharing(first, count)
-    }
-}
-
 impl Ground for AnySized {
     const ANY_SIZE: bool = true;
-
-    fn allocate_one(size: PageSize) -> Option<PhysicalAddress> {
-        sized::allocate_one(size)
-    }
-    fn allocate_exactly(size: PageSize, address: PhysicalAddress) -> Option<PhysicalAddress> {
-        sized::allocate_exactly(size, address)
-    }
-    fn allocate_in_group(size: PageSize, count: u64, index: u64) -> Option<PhysicalAddress> {
-        sized::allocate_in_group(size, count, index)
-    }
-    fn allocate_run(size: PageSize, count: u64) -> Option<PhysicalAddress> {
-        sized::allocate_run(size, count)
-    }
-    fn share(size: PageSize, first: PhysicalAddress, count: u64) {
-        sized::share(size, first, count);
-    }
-    fn release(size: PageSize, first: PhysicalAddress, count: u64) {
-        sized::release(size, first, count);
-    }
-    fn is_shared(size: PageSize, page: PhysicalAddress) -> bool {
-        sized::sharing(size, page, 1).0
-    }
-    fn sharing(size: PageSize, first: PhysicalAddress, count: u64) -> (bool, u64) {
-        sized::sharing(size, first, count)
-    }
 }
 
 /// The memory of programs whose pages have size `P`, guarded by the page allocator's lock. With
@@ -118,16 +51,31 @@ impl<P: Page, G: Ground> UserMemory<P, G> {
 // address size.
 unsafe impl<P: Page, G: Ground> UserFrames for UserMemory<P, G> {
     fn allocate(&mut self, wanted: Wanted) -> Option<PhysicalAddress> {
-        let best = match wanted {
-            Wanted::Exactly(frame) => G::allocate_exactly(P::SIZE, frame),
-            Wanted::Group { frames, index } => G::allocate_in_group(P::SIZE, frames, index),
+        let size = P::SIZE;
+        let best = match (wanted, G::ANY_SIZE) {
+            (Wanted::Exactly(page), true) => sized::allocate_exactly(size, page),
+            (Wanted::Exactly(frame), false) => pages::allocate_exactly(frame),
+            (Wanted::Group { frames, index }, true) => {
+                sized::allocate_in_group(size, frames, index)
+            }
+            (Wanted::Group { frames, index }, false) => pages::allocate_in_group(frames, index),
             _ => None,
         };
-        best.or_else(|| G::allocate_one(P::SIZE))
+        best.or_else(|| {
+            if G::ANY_SIZE {
+                sized::allocate_one(size)
+            } else {
+                pages::allocate_one()
+            }
+        })
     }
 
     fn allocate_run(&mut self, frames: u64) -> Option<PhysicalAddress> {
-        G::allocate_run(P::SIZE, frames)
+        if G::ANY_SIZE {
+            sized::allocate_run(P::SIZE, frames)
+        } else {
+            pages::allocate_singles(frames)
+        }
     }
 
     fn zero(&mut self, first: PhysicalAddress, count: u64) {
@@ -144,20 +92,36 @@ unsafe impl<P: Page, G: Ground> UserFrames for UserMemory<P, G> {
     // for one page size would inline it, a kernel for all sizes would not, and their times would differ.
     #[inline(never)]
     fn share(&mut self, first: PhysicalAddress, count: u64) {
-        G::share(P::SIZE, first, count);
+        if G::ANY_SIZE {
+            sized::share(P::SIZE, first, count);
+        } else {
+            pages::share(first, count);
+        }
     }
 
     #[inline(never)]
     fn release(&mut self, frames: FreedFrames) {
-        G::release(P::SIZE, frames.first(), frames.count());
+        if G::ANY_SIZE {
+            sized::release(P::SIZE, frames.first(), frames.count());
+        } else {
+            pages::release(frames.first(), frames.count());
+        }
     }
 
     fn is_shared(&self, frame: PhysicalAddress) -> bool {
-        G::is_shared(P::SIZE, frame)
+        if G::ANY_SIZE {
+            sized::sharing(P::SIZE, frame, 1).0
+        } else {
+            pages::is_shared(frame)
+        }
     }
 
     fn sharing(&self, first: PhysicalAddress, count: u64) -> (bool, u64) {
-        G::sharing(P::SIZE, first, count)
+        if G::ANY_SIZE {
+            sized::sharing(P::SIZE, first, count)
+        } else {
+            pages::sharing(first, count)
+        }
     }
 
     fn sync_instructions(&mut self, first: PhysicalAddress, count: u64) {

@@ -39,6 +39,7 @@ use granule_linux_abi::abi::signal;
 use granule_linux_abi::execve::TextList;
 use granule_linux_abi::files::file_tree::NodeId;
 use granule_linux_abi::script::{self, Script};
+use thiserror::Error;
 
 /// The most address bits of programs. Few programs need more, but many keep tags above bit 47.
 const MOST_BITS: u32 = 48;
@@ -162,35 +163,23 @@ fn archive(inputs: &Inputs<'_>) -> Option<&'static [u8]> {
 }
 
 /// Why the first process cannot start.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Error)]
 enum Refused {
+    #[error("there is no memory for it")]
     Memory,
     /// The CPUs have too few ASIDs for so many CPUs.
+    #[error(
+        "the CPUs have {0}-bit ASIDs, too few for so many CPUs: boot with maxcpus={most}",
+        most = (1u32 << .0) - 2
+    )]
     Asids(u32),
+    #[error("user space has no shape: {0}")]
     Geometry(granule::arch::GeometryError),
+    #[error("{0:?}")]
     Program(Errno),
     /// The interpreter named by a script does not exist.
+    #[error("its first line names {}, which is not a file in the initramfs", .0.escape_ascii())]
     Interpreter(&'static [u8]),
-}
-
-impl fmt::Display for Refused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Memory => f.write_str("there is no memory for it"),
-            Self::Asids(bits) => write!(
-                f,
-                "the CPUs have {bits}-bit ASIDs, too few for so many CPUs: boot with maxcpus={}",
-                (1u32 << bits) - 2
-            ),
-            Self::Geometry(error) => write!(f, "user space has no shape: {error}"),
-            Self::Program(error) => write!(f, "{error:?}"),
-            Self::Interpreter(path) => write!(
-                f,
-                "its first line names {}, which is not a file in the initramfs",
-                path.escape_ascii()
-            ),
-        }
-    }
 }
 
 /// The program of the first process.

@@ -5,20 +5,16 @@ mod quiesce;
 pub(super) mod v2;
 pub(super) mod v3;
 
-pub(super) use numbers::CALL;
+use super::common;
+use arm_gic::IntId;
 
-mod numbers {
-    use super::super::common;
-    use arm_gic::IntId;
+/// The SGI for calls between CPUs.
+pub(super) const CALL: IntId = IntId::sgi(0);
 
-    /// The SGI for calls between CPUs.
-    pub(in super::super) const CALL: IntId = IntId::sgi(0);
+/// The number of the first private peripheral interrupt.
+const FIRST_PPI: u32 = 16;
 
-    /// The timer's private interrupt.
-    pub(super) fn timer() -> Option<IntId> {
-        Some(IntId::ppi(common::timer()?.checked_sub(FIRST_PPI)?))
-    }
-
-    /// The number of the first private peripheral interrupt.
-    const FIRST_PPI: u32 = 16;
+/// The timer's private interrupt.
+fn timer() -> Option<IntId> {
+    Some(IntId::ppi(common::timer()?.checked_sub(FIRST_PPI)?))
 }

@@ -7,7 +7,7 @@
 
 use super::super::common::{Error, StillOn};
 use super::super::registers::Registers;
-use super::numbers::{CALL, timer};
+use super::{CALL, timer};
 use crate::lock::MaskedLock;
 use crate::percpu::per_cpu;
 use arm_gic::gicv2::{GicV2, SgiTarget, SgiTargetListFilter};

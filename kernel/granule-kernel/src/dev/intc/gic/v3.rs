@@ -5,7 +5,7 @@
 
 use super::super::common::{Error, StillOn};
 use super::super::registers::Registers;
-use super::numbers::{CALL, timer};
+use super::{CALL, timer};
 use crate::percpu::{self, PerCpu};
 use arm_gic::gicv3::registers::{Gicd, GicrSgi};
 use arm_gic::gicv3::{
