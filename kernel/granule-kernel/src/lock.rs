@@ -19,14 +19,12 @@ pub(crate) type RawMaskedLock = granule_kcore::lock::RawLock<ThisCpu, Masked>;
 /// [`UnmaskedLock`] without a value.
 pub(crate) type RawUnmaskedLock = granule_kcore::lock::RawLock<ThisCpu, Unmasked>;
 
-/// The running CPU.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ThisCpu;
 
 /// The function by which a waiting CPU answers calls. No CPU calls before it is set.
 static ANSWER: spin::Once<fn()> = spin::Once::new();
 
-/// Sets the function.
 pub(crate) fn answer_calls_by(answer: fn()) {
     ANSWER.call_once(|| answer);
 }

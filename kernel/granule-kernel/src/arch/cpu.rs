@@ -268,7 +268,6 @@ pub(crate) fn restore_interrupts(daif: u64) {
     unsafe { asm!("msr daif, {}", in(reg) daif, options(nostack, preserves_flags)) };
 }
 
-/// Unmasks IRQs.
 pub(crate) fn unmask_interrupts() {
     // SAFETY: the vectors are set, and save every register that they use.
     unsafe { asm!("msr daifclr, #2", options(nostack, preserves_flags)) };

@@ -9,7 +9,7 @@
 #![allow(unsafe_code, reason = "a block of memory that the benchmark owns")]
 
 use super::copy;
-use super::support::{Block, Random, Snapshot, assert_as, ok};
+use super::support::{Block, Random, Snapshot, assert_as, kernel, ok};
 use crate::arch::counter::InstructionCounter;
 use crate::dev::console::println;
 use crate::mm::error::LinearError;
@@ -40,9 +40,7 @@ pub(crate) fn run(asked: Bench, counter: Option<&InstructionCounter>) {
 }
 
 fn bench(changes: u64, counter: Option<&InstructionCounter>) {
-    let Some(kernel) = kernel_tables::kernel() else {
-        return;
-    };
+    let kernel = kernel();
     let whole = Snapshot::take();
     let mut blocks = ArrayVec::<Block, MOST_BLOCKS>::new();
     let order = (GIB / kernel.page()).ilog2();
@@ -197,7 +195,7 @@ impl Leaves {
 
     /// Merges between two addresses, where memory exists.
     fn merge(&self, first: u64, last: u64) -> Result<(), LinearError> {
-        let page = kernel_tables::kernel().map_or(1, |kernel| kernel.page());
+        let page = kernel().page();
         let first = first.max(*self.range.start());
         let last = last.min(*self.range.end());
         merge::merge_linear_map(VirtualAddress(first), (last - first) / page + 1).map(|_| ())

@@ -1,12 +1,20 @@
 //! Shared by benchmarks and self-tests of the linear map: a snapshot of the map, blocks of memory to change,
 //! and pseudo-random numbers.
 
-use crate::mm::kernel_tables;
+use crate::mm::kernel_tables::{self, Kernel};
 use crate::mm::pages::{self, Pages};
-use granule::arch::{Descriptor, Kind, PageSize, VirtualAddress};
+use granule::arch::{Descriptor, Kind, PageSize, PhysicalAddress, VirtualAddress};
 use granule::table::Visit;
 use granule_kcore::frames::Frame;
 use granule_kcore::frames::tables::Source;
+
+/// The facts about the kernel's tables, which tests and benchmarks run after.
+pub(crate) fn kernel() -> &'static Kernel {
+    let Some(kernel) = kernel_tables::kernel() else {
+        panic!("the tables do not change yet");
+    };
+    kernel
+}
 
 /// A summary of the linear map: all leaves and the memory used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,10 +107,7 @@ pub(crate) struct Block {
 impl Block {
     /// Allocates `bytes` bytes, a power of two of pages, naturally aligned.
     pub(crate) fn new(bytes: u64) -> Self {
-        let Some(kernel) = kernel_tables::kernel() else {
-            panic!("the tables do not change yet");
-        };
-        let page = kernel.page();
+        let page = kernel().page();
         let order = (bytes / page).ilog2();
         let Some(frame) = pages::allocate(order) else {
             panic!("no free block of {bytes:#x} bytes: the machine is too small for this test");
@@ -112,17 +117,11 @@ impl Block {
 
     /// Wraps `2^order` pages that were allocated.
     pub(crate) fn of(frame: Frame, order: u32) -> Self {
-        let Some(kernel) = kernel_tables::kernel() else {
-            panic!("the tables do not change yet");
-        };
-        let physical = frame.address(size());
-        let start = kernel.placement.virtual_address(physical);
-        let start = start.map_or(0, |start| start.0);
         Self {
             frame,
             order,
-            start,
-            page: kernel.page(),
+            start: in_linear_map(frame.address(size())).0,
+            page: kernel().page(),
         }
     }
 
@@ -131,7 +130,7 @@ impl Block {
     }
 
     #[cfg(feature = "test-image")]
-    pub(crate) fn physical(&self) -> granule::arch::PhysicalAddress {
+    pub(crate) fn physical(&self) -> PhysicalAddress {
         self.frame.address(size())
     }
 
@@ -147,8 +146,14 @@ impl Block {
     }
 }
 
+/// Where the linear map shows a physical address; 0 if it does not.
+pub(crate) fn in_linear_map(physical: PhysicalAddress) -> VirtualAddress {
+    let address = kernel().placement.virtual_address(physical);
+    address.unwrap_or(VirtualAddress(0))
+}
+
 pub(crate) fn size() -> PageSize {
-    kernel_tables::kernel().map_or(PageSize::MIN, |kernel| kernel.geometry.page_size())
+    kernel().geometry.page_size()
 }
 
 /// xorshift64*: any even spread serves, and the seed is in the boot record.

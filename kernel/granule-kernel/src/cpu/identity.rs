@@ -25,7 +25,6 @@ pub(crate) fn empty() -> u64 {
     EMPTY.load(Ordering::Relaxed)
 }
 
-/// The physical address of an address in the image.
 pub(crate) fn physical(address: u64) -> u64 {
     address.wrapping_sub(IMAGE_DISTANCE.load(Ordering::Relaxed))
 }

@@ -13,7 +13,6 @@
 use crate::arch::cpu;
 use crate::dev::intc;
 use crate::percpu::{self, PerCpu, per_cpu};
-use core::fmt;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use granule_kcore::cpus::set::{AtomicCpuSet, CpuSet};
 
@@ -24,12 +23,6 @@ const PATIENCE_S: u64 = 10;
 pub(crate) struct Call<'a> {
     work: &'a (dyn Fn(&'static PerCpu) + Sync),
     left: AtomicCpuSet,
-}
-
-impl fmt::Debug for Call<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Call on {}", self.left.load(Ordering::Relaxed))
-    }
 }
 
 per_cpu! {

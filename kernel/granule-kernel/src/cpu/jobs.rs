@@ -9,7 +9,6 @@
 use super::ipi;
 use crate::arch::cpu;
 use crate::percpu::{self, PerCpu, per_cpu};
-use core::fmt;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use granule_kcore::cpus::set::{AtomicCpuSet, CpuSet};
 
@@ -22,12 +21,6 @@ pub(crate) struct Job<'a> {
 per_cpu! {
     /// The CPU's job.
     static JOB: AtomicPtr<Job<'static>> = AtomicPtr::new(core::ptr::null_mut());
-}
-
-impl fmt::Debug for Job<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Job on {}", self.left.load(Ordering::Relaxed))
-    }
 }
 
 /// Runs `work` on `others`, none of which may have a job, and `meanwhile` here. Returns the result of

@@ -30,7 +30,6 @@ per_cpu! {
     static PARKINGS: AtomicU64 = AtomicU64::new(0);
 }
 
-/// Sets whether user programs run.
 pub(crate) fn programs_run(run: bool) {
     PROGRAMS_RUN.store(run, Ordering::Release);
 }

@@ -35,7 +35,6 @@ static CONSOLE: Console = Console {
 static PANICKING: AtomicUsize = AtomicUsize::new(NOBODY);
 const NOBODY: usize = usize::MAX;
 
-/// Gives `uart` to the console.
 pub(crate) fn init(uart: Port<Mapped>) {
     uart.enable();
     // SAFETY: called once, at boot, while only one CPU runs.

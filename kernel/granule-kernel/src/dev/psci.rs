@@ -7,7 +7,6 @@ use smccc::{Hvc, Smc, psci};
 
 static CONDUIT: AtomicU32 = AtomicU32::new(Conduit::Unknown as u32);
 
-/// Sets the conduit.
 pub(crate) fn init(conduit: Conduit) {
     CONDUIT.store(conduit as u32, Ordering::Relaxed);
 }

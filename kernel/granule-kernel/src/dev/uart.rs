@@ -14,7 +14,6 @@ pub(super) static UART8250: Driver = Driver::new("uart8250", Requirement::Any);
 pub(super) static CADENCE: Driver = Driver::new("cadence-uart", Requirement::Any);
 pub(super) static IMX: Driver = Driver::new("imx-uart", Requirement::Any);
 
-/// The driver of a family.
 pub(crate) fn driver(family: Family) -> &'static Driver {
     match family {
         Family::Pl011 => &PL011,

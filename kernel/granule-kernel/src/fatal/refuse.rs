@@ -13,6 +13,11 @@ pub(crate) fn refuse(why: fmt::Arguments<'_>) -> ! {
     end("refused", Reason::Refused, why)
 }
 
+/// The value, unless the boot cannot continue without it.
+pub(crate) fn unless_ok<T, E: fmt::Display>(result: Result<T, E>) -> T {
+    result.unwrap_or_else(|error| refuse(format_args!("{error}")))
+}
+
 /// Prints what the self-check found, and powers off.
 pub(crate) fn self_check_failed(what: fmt::Arguments<'_>) -> ! {
     end("self-check-failed", Reason::SelfCheck, what)

@@ -188,12 +188,10 @@ impl Mailbox {
         unsafe { (*self.command.0.get()).assume_init() }
     }
 
-    /// The virtual address of the command.
     pub(crate) fn command_address(&self) -> u64 {
         self.command.0.get() as u64
     }
 
-    /// The virtual address of the report.
     pub(crate) fn report_address(&self) -> u64 {
         self.report.0.get() as u64
     }

@@ -50,7 +50,6 @@ pub(crate) struct EntryInfo {
 }
 
 impl EntryInfo {
-    /// The features of this CPU.
     pub(crate) fn features(&self) -> CpuFeatures {
         let [mmfr0, mmfr1, mmfr2, _] = self.mmfr;
         CpuFeatures {

@@ -120,10 +120,8 @@ fn boot(
     // SAFETY: nothing else uses the pool from `pool_next` on, and `phys_to_virt` covers the image. Additional RAM is
     // taken from early memory.
     let mut arena = unsafe { Arena::new(phys_to_virt, request.pool.0, request.pool.1, page_size) };
-    let (mut map, mut tables) = match map::map_mem(&request, &mut memory, &counters, &mut arena) {
-        Ok(made) => made,
-        Err(error) => refuse::refuse(format_args!("{error}")),
-    };
+    let made = map::map_mem(&request, &mut memory, &counters, &mut arena);
+    let (mut map, mut tables) = refuse::unless_ok(made);
     println!("map_mem: time={} us", map.time_us);
     let mut looked = match selfcheck::run(
         &mut *tables,
@@ -200,23 +198,18 @@ fn boot(
         None => PhysicalAddress(handover.entry.load + image::firmware_tree().end),
         Some(_) => pool_end,
     };
-    let unused_pool = (unused_pool, unused_end);
-    let identity = cpus.needs_identity;
-    let given_back = match free_initmem::free(
+    let given_back = free_initmem::free(
         &request,
         handover,
         roots,
         &mut memory,
-        unused_pool,
-        identity,
-    ) {
-        Ok(bytes) => bytes,
-        Err(error) => refuse::refuse(format_args!("boot mappings cannot be dropped: {error}")),
-    };
-    let pages = match pages::take_over(&memory, &placement) {
-        Ok(pages) => pages,
-        Err(error) => refuse::refuse(format_args!("{error}")),
-    };
+        (unused_pool, unused_end),
+        cpus.needs_identity,
+    );
+    let given_back = given_back.unwrap_or_else(|error| {
+        refuse::refuse(format_args!("boot mappings cannot be dropped: {error}"))
+    });
+    let pages = refuse::unless_ok(pages::take_over(&memory, &placement));
     // The trust that holds for all CPUs limits how the map may change.
     request.bbm_policy = bbm_policy;
     kernel_tables::begin(&request);
@@ -237,14 +230,12 @@ fn boot(
     if let Some(left) = persist.and_then(|area| area.exchange(&placement, &geometry, &map)) {
         report::left_by_last_boot(&left);
     }
-    if let Some(hook) = BOOT.get()
-        && let Err(error) = hook.tables_are_up(parameters)
-    {
-        refuse::refuse(format_args!(
-            "arm64.inject_conflict= cannot be granted: {error}"
-        ));
-    }
     if let Some(hook) = BOOT.get() {
+        hook.tables_are_up(parameters).unwrap_or_else(|error| {
+            refuse::refuse(format_args!(
+                "arm64.inject_conflict= cannot be granted: {error}"
+            ))
+        });
         hook.boot_is_done(&request, parameters);
     }
     if let Some(bench) = parameters.bench {
@@ -356,19 +347,11 @@ fn print_kaslr(kaslr: Kaslr, randomised: &Randomised) {
 }
 
 fn print_memory(memory: &Memory, geometry: &Geometry) {
-    for bank in memory.banks() {
-        println!(
-            "granule: RAM {:#014x} to {:#014x}",
-            bank.start(),
-            bank.end()
-        );
-    }
-    for range in memory.no_map() {
-        println!(
-            "granule: no-map {:#014x} to {:#014x}",
-            range.start(),
-            range.end()
-        );
+    let banks = memory.banks().iter().map(|bank| ("RAM", bank));
+    let no_map = memory.no_map().iter().map(|range| ("no-map", range));
+    for (what, range) in banks.chain(no_map) {
+        let (start, end) = (range.start(), range.end());
+        println!("granule: {what} {start:#014x} to {end:#014x}");
     }
     for range in memory.reserved_outside_ram() {
         println!(
@@ -378,6 +361,7 @@ fn print_memory(memory: &Memory, geometry: &Geometry) {
         );
     }
     let totals = memory.totals();
+    let (physical, virtual_) = (totals.beyond_physical, totals.beyond_virtual);
     let notes = [
         (
             totals.overlapping,
@@ -388,20 +372,17 @@ fn print_memory(memory: &Memory, geometry: &Geometry) {
             "of RAM at the edges of banks do not fill a page; not used",
         ),
         (
-            totals.beyond_physical,
+            physical,
             "of RAM lie beyond the physical addresses that are used; left out",
         ),
-        (
-            totals.beyond_virtual,
-            "of RAM do not fit the linear map; left out",
-        ),
+        (virtual_, "of RAM do not fit the linear map; left out"),
     ];
     for (bytes, what) in notes {
         if bytes > 0 {
             println!("granule: {bytes} bytes {what}");
         }
     }
-    if totals.beyond_virtual > 0 || totals.beyond_physical > 0 {
+    if virtual_ > 0 || physical > 0 {
         println!(
             "granule: with {} pages there are {} bits of physical and {} of virtual address",
             geometry.page_size(),

@@ -91,7 +91,6 @@ pub(crate) fn execute(_busy: &Busy) -> Stays {
     }
 }
 
-/// The calling task.
 struct Caller(&'static Task);
 
 impl Requester for Caller {

@@ -50,7 +50,6 @@ enum Where {
     Anywhere,
 }
 
-/// Loads the requested kernel.
 pub(super) fn load(request: &Request<'_>) -> Result<Loaded, Refused> {
     let unnoted = "memory is in too many pieces, or the device tree cannot be read";
     let machine = machine().ok_or(Refused::Machine(unnoted))?;

@@ -22,7 +22,6 @@ pub(crate) struct PayloadSegment {
 }
 
 /// A loaded next kernel.
-#[derive(Debug)]
 pub(crate) struct Loaded {
     /// The sealed list.
     pub(crate) list: RelocationList,

@@ -6,7 +6,6 @@ use crate::dev::console::println;
 use crate::lock::Lock;
 use granule_kcore::rate_limit::RateLimit;
 
-/// The subject of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Subject {
     /// A next kernel was loaded.

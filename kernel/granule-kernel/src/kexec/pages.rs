@@ -25,7 +25,6 @@ use granule_kexec::{
 /// Segments: kernel, initramfs, device tree.
 pub(super) const MOST_SEGMENTS: usize = NAMES.len();
 
-/// The bytes of a page of this kernel.
 pub(crate) fn page_bytes() -> u64 {
     kernel_tables::kernel().map_or(0, kernel_tables::Kernel::page)
 }
@@ -267,7 +266,6 @@ pub(super) fn seal_list(
     unsafe { list.seal(&mut Words, way, transition, tcr) }
 }
 
-/// The closure that [`table_reader`] returns.
 pub(super) trait ReadTables: Fn(PhysicalAddress, usize) -> Option<Descriptor> {}
 
 impl<R: Fn(PhysicalAddress, usize) -> Option<Descriptor>> ReadTables for R {}

@@ -108,7 +108,6 @@ impl Mapped {
     }
 }
 
-/// A verification in progress.
 pub(super) struct TableVerification<'a> {
     kernel: &'a Kernel,
     loaded: &'a Loaded,

@@ -35,28 +35,38 @@ pub(crate) enum Flush {
     NoCpu,
 }
 
-/// The environment without hooks, counters and recorder.
-pub(crate) struct BareEnvironment<'a> {
-    memory: KernelPhysToVirt,
-    allocator: KernelTableAllocator<'a>,
-    capabilities: TlbCapabilities,
+/// A source of table pages. The methods are those of [`TableEnvironment`].
+pub(crate) trait TableSource {
+    fn reserve(&mut self, tables: usize) -> Reservation;
+    fn allocate_run(&mut self, most: usize) -> Option<TableRun>;
+    fn free(&mut self, table: FreedTable);
 }
 
-// SAFETY: `memory` reaches the image and the linear map, in which all tables lie; each source's implementer
-// answers for its own pages, and the caller of `new` promises those of a range. Every instruction is
+/// An environment without hooks, counters and recorder.
+pub(crate) struct PlainEnvironment<M, S> {
+    pub(crate) memory: M,
+    pub(crate) source: S,
+    pub(crate) capabilities: TlbCapabilities,
+}
+
+/// The plain environment of the kernel's tables.
+pub(crate) type BareEnvironment<'a> = PlainEnvironment<KernelPhysToVirt, KernelTableAllocator<'a>>;
+
+// SAFETY: `memory` reaches the image and the linear map, or the linear map, in which all tables lie; each source's
+// implementer answers for its own pages, and the caller of `new` promises those of a range. Every instruction is
 // issued.
-unsafe impl TableEnvironment for BareEnvironment<'_> {
+unsafe impl<M: PhysToVirt, S: TableSource> TableEnvironment for PlainEnvironment<M, S> {
     #[inline(always)]
     fn reach(&self, table: PhysicalAddress) -> *mut u64 {
         self.memory.pointer(table)
     }
 
     fn allocate(&mut self) -> Option<PhysicalAddress> {
-        self.allocator.allocate_run(1).map(|run| run.first)
+        self.allocate_run(1).map(|run| run.first)
     }
 
     fn free(&mut self, table: FreedTable) {
-        self.allocator.free(table);
+        self.source.free(table);
     }
 
     #[inline(always)]
@@ -70,11 +80,11 @@ unsafe impl TableEnvironment for BareEnvironment<'_> {
     }
 
     fn reserve(&mut self, tables: usize) -> Reservation {
-        self.allocator.reserve(tables)
+        self.source.reserve(tables)
     }
 
     fn allocate_run(&mut self, most: usize) -> Option<TableRun> {
-        self.allocator.allocate_run(most)
+        self.source.allocate_run(most)
     }
 }
 
@@ -96,7 +106,7 @@ impl<'a> KernelEnvironment<'a> {
     ) -> Self {
         let bare = BareEnvironment {
             memory,
-            allocator,
+            source: allocator,
             capabilities,
         };
         let counted = Counted::new(Hooked(bare), counters);
@@ -114,7 +124,7 @@ impl<'a> KernelEnvironment<'a> {
     /// The boot's arena, if the tables come from it: then all do, and always the same one.
     pub(super) const fn arena(&mut self) -> Option<&mut Arena<KernelPhysToVirt>> {
         let Hooked(bare) = self.inner.inner_mut().inner_mut();
-        bare.allocator.arena()
+        bare.source.arena()
     }
 
     /// The environment that invalidates on all CPUs, for a caller that has checked that nothing is recorded.

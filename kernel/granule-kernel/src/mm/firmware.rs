@@ -31,7 +31,5 @@ pub(crate) fn memory(
     warn: impl FnMut(tree::Warning<'_>),
 ) {
     let read = |tree: &[u8]| tree::memory(tree, parameters.persist.clone(), memory, warn);
-    if let Err(error) = with_tree(handover, read) {
-        refuse::refuse(format_args!("{error}"));
-    }
+    refuse::unless_ok(with_tree(handover, read));
 }

@@ -98,7 +98,6 @@ impl FixmapPlace {
 }
 
 impl<'c> Fixmap<'c> {
-    /// The slots at `place`.
     pub(crate) fn new(
         place: FixmapPlace,
         counters: &'c Counters,
@@ -150,7 +149,6 @@ impl<'c> Fixmap<'c> {
     }
 }
 
-/// Maps `table` as `shown` in `slot`.
 #[inline(always)]
 fn show(to: &mut impl TableEnvironment, place: FixmapPlace, slot: Slot, shown: Descriptor) {
     set(to, place, slot, shown);

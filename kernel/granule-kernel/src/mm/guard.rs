@@ -111,7 +111,6 @@ impl Pool {
         made
     }
 
-    /// The address of page `index`.
     pub(crate) fn address(&self, index: u64) -> Option<VirtualAddress> {
         let address = index
             .checked_mul(self.page)?

@@ -277,7 +277,6 @@ pub(super) unsafe fn set_valid(
     Ok(counters.get())
 }
 
-/// The arguments of [`set_valid`].
 struct SetValid<'a> {
     kernel: &'a Kernel,
     environment: KernelEnvironment<'a>,
@@ -320,7 +319,6 @@ pub(crate) struct Taken {
 }
 
 impl Taken {
-    /// The difference to `before`.
     pub(crate) fn since(self, before: Self) -> Self {
         let (now, then) = (self.counts, before.counts);
         Self {

@@ -100,7 +100,6 @@ pub(super) trait PageWatch: Sync {
 
 static WATCH: spin::Once<&'static dyn PageWatch> = spin::Once::new();
 
-/// Installs `watch`.
 pub(super) fn watch_by(watch: &'static dyn PageWatch) {
     WATCH.call_once(|| watch);
 }

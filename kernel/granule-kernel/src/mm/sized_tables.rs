@@ -2,12 +2,13 @@
 
 #![allow(unsafe_code, reason = "frames for tables have no other owner")]
 
+use super::environment::TableSource;
 use super::hook::refuses_allocation;
 use super::kernel::Kernel;
 use super::kernel_tables::pointer;
 use super::sized;
 use super::table_pages::TablePages;
-use granule::arch::{PageSize, PhysicalAddress};
+use granule::arch::PageSize;
 use granule::table::{FreedTable, Reservation, TableRun};
 
 /// The allocator of table pages of any size.
@@ -30,25 +31,22 @@ impl SizedTables {
             Self::Others(size)
         }
     }
+}
 
-    /// See [`TableEnvironment::reserve`](granule::table::TableEnvironment::reserve).
+impl TableSource for SizedTables {
     #[inline(never)]
-    pub(crate) fn reserve(&mut self, tables: usize) -> Reservation {
+    fn reserve(&mut self, tables: usize) -> Reservation {
         match self {
-            Self::Frames(frames) => {
-                if frames.reserve(tables) {
-                    Reservation::Granted
-                } else {
-                    Reservation::Refused
-                }
-            }
+            Self::Frames(frames) => match frames.reserve(tables) {
+                true => Reservation::Granted,
+                false => Reservation::Refused,
+            },
             Self::Others(_) => Reservation::Unsupported,
         }
     }
 
-    /// Allocates at least one and at most `most` pages in one run.
     #[inline(never)]
-    pub(crate) fn allocate_run(&mut self, most: usize) -> Option<TableRun> {
+    fn allocate_run(&mut self, most: usize) -> Option<TableRun> {
         match self {
             Self::Frames(frames) => frames.allocate_run(most),
             Self::Others(_) if refuses_allocation() => None,
@@ -66,17 +64,11 @@ impl SizedTables {
         }
     }
 
-    /// Frees one page.
     #[inline(never)]
-    pub(crate) fn free(&mut self, table: FreedTable) {
+    fn free(&mut self, table: FreedTable) {
         match self {
             Self::Frames(frames) => frames.free(table),
             Self::Others(size) => sized::release(*size, table.address(), 1),
         }
-    }
-
-    /// Allocates one page.
-    pub(crate) fn allocate(&mut self) -> Option<PhysicalAddress> {
-        self.allocate_run(1).map(|run| run.first)
     }
 }

@@ -2,6 +2,7 @@
 //! for each page size. The sources themselves are elsewhere.
 
 use super::early_tables::EarlyTables;
+use super::environment::TableSource;
 use super::phys_to_virt::KernelPhysToVirt;
 use super::table_pages::TablePages;
 #[cfg(feature = "test-image")]
@@ -24,10 +25,9 @@ pub(crate) enum KernelTableAllocator<'a> {
     Range { next: PhysicalAddress, page: u64 },
 }
 
-impl KernelTableAllocator<'_> {
-    /// See [`TableEnvironment::reserve`](granule::table::TableEnvironment::reserve).
+impl TableSource for KernelTableAllocator<'_> {
     #[inline(never)]
-    pub(super) fn reserve(&mut self, tables: usize) -> Reservation {
+    fn reserve(&mut self, tables: usize) -> Reservation {
         let has = match self {
             Self::Empty => tables == 0,
             Self::Arena(arena) => return arena.reserve(tables),
@@ -43,9 +43,8 @@ impl KernelTableAllocator<'_> {
         }
     }
 
-    /// See [`TableEnvironment::allocate_run`](granule::table::TableEnvironment::allocate_run).
     #[inline(never)]
-    pub(super) fn allocate_run(&mut self, most: usize) -> Option<TableRun> {
+    fn allocate_run(&mut self, most: usize) -> Option<TableRun> {
         let first = match self {
             Self::Empty => None,
             Self::Arena(arena) => return arena.allocate_run(most),
@@ -61,9 +60,8 @@ impl KernelTableAllocator<'_> {
         first.map(|first| TableRun { first, count: 1 })
     }
 
-    /// See [`TableEnvironment::free`](granule::table::TableEnvironment::free).
     #[inline(never)]
-    pub(super) fn free(&mut self, table: FreedTable) {
+    fn free(&mut self, table: FreedTable) {
         match self {
             Self::Empty => {}
             #[cfg(feature = "test-image")]
@@ -73,7 +71,9 @@ impl KernelTableAllocator<'_> {
             Self::Pages(pages) => pages.free(table),
         }
     }
+}
 
+impl KernelTableAllocator<'_> {
     /// The boot's arena, if the tables come from it.
     pub(super) const fn arena(&mut self) -> Option<&mut Arena<KernelPhysToVirt>> {
         match self {

@@ -28,7 +28,6 @@ impl<'k> TablePages<'k> {
         }
     }
 
-    /// See [`Tables::reserve`].
     pub(crate) fn reserve(&mut self, tables: usize) -> bool {
         if tables as u64 > self.inner.held() && refuses_allocation() {
             return false;
@@ -47,7 +46,6 @@ impl<'k> TablePages<'k> {
         Some(run)
     }
 
-    /// Frees one page.
     pub(crate) fn free(&mut self, table: FreedTable) {
         let page = self.kernel.page();
         let frame = Frame::containing(table.address(), self.kernel.geometry.page_size());

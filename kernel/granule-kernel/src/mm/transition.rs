@@ -5,7 +5,6 @@
 
 use super::environment::KernelEnvironment;
 use super::kernel_tables::{self, Kernel};
-use core::fmt;
 use core::mem::ManuallyDrop;
 use core::ops::Deref;
 use granule::arch::Dispatch;
@@ -50,12 +49,6 @@ impl Deref for TransitionTables {
 
     fn deref(&self) -> &Transition {
         &self.transition
-    }
-}
-
-impl fmt::Debug for TransitionTables {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} tables: {:?}", self.count, self.transition)
     }
 }
 

@@ -37,7 +37,6 @@ use granule::{arch::Descriptor, table::Visibility};
 use granule_kcore::sizes;
 use granule_trace::recorder::Sink;
 
-/// The tables of one page size.
 type Walker<'a, P> = PageTables<P, KernelEnvironment<'a>>;
 
 /// The closure that [`Tree`] calls for each entry of a visit.
@@ -46,41 +45,31 @@ type Visitor<'a> = dyn FnMut(&Entry) -> ControlFlow<(), Visit> + 'a;
 /// The result of most operations.
 type Done = Result<(), TableError>;
 
-/// Operations on tables of any page size.
+/// Operations on tables of any page size: those of [`PageTables`] of the same name, and few more.
 pub(crate) trait Tree {
-    /// See [`PageTables::geometry`].
     fn geometry(&self) -> &Geometry;
-    /// See [`PageTables::set_bbm`].
     fn set_bbm(&mut self, level: BbmLevel);
-    /// See [`PageTables::defer_tlbi`].
     fn defer_tlbi(&mut self);
     /// See [`PageTables::protect`]; holes are refused.
     fn protect(&mut self, start: VirtualAddress, bytes: u64, change: PermissionChange) -> Done;
-    /// See [`PageTables::set_invalid`].
     fn set_invalid(&mut self, start: VirtualAddress, bytes: u64) -> Done;
-    /// See [`PageTables::set_valid`].
     fn set_valid(&mut self, start: VirtualAddress, bytes: u64) -> Done;
-    /// See [`PageTables::map_pieces`].
     fn map_pieces(&mut self, pieces: &[Piece]) -> Done;
     /// See [`linear::create`].
     fn make_direct(&mut self, pieces: &[Piece]) -> Done;
-    /// See [`PageTables::unmap`].
     fn unmap(&mut self, start: VirtualAddress, bytes: u64) -> Done;
-    /// See [`PageTables::merge`].
     fn merge(
         &mut self,
         start: VirtualAddress,
         bytes: u64,
         leaves: Leaves,
     ) -> Result<Merged, TableError>;
-    /// See [`PageTables::limit_leaves`].
     fn limit_leaves(
         &mut self,
         start: VirtualAddress,
         bytes: u64,
         leaves: Leaves,
     ) -> Result<usize, TableError>;
-    /// See [`PageTables::query`].
     fn query(&self, address: VirtualAddress) -> Option<Mapping>;
     /// `visit` of the trait object, with a visitor that keeps its own result.
     fn visit_range(

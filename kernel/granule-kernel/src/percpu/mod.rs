@@ -181,7 +181,6 @@ pub(crate) fn is_known(affinity: u64) -> bool {
         .any(|slot| slot.affinity.load(Ordering::Relaxed) == affinity)
 }
 
-/// The slot of CPU `number`.
 pub(crate) fn of(number: usize) -> Option<&'static PerCpu> {
     SLOT.of(number)
 }
@@ -203,7 +202,6 @@ pub(crate) fn init_boot_cpu() {
     take(slot);
 }
 
-/// Gives `slot` to this CPU.
 #[allow(unsafe_code, reason = "TPIDR_EL1 has the address of a slot")]
 pub(crate) fn take(slot: &'static PerCpu) {
     // SAFETY: only this module writes the register, and the slot is never freed.

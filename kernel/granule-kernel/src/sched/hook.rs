@@ -21,5 +21,4 @@ pub(crate) trait StackHook: Sync {
     unsafe fn unused(&self, bottom: u64);
 }
 
-/// The hook of kernel stacks.
 pub(crate) static STACKS: Hook<dyn StackHook> = Hook::new();

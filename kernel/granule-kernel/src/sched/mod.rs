@@ -93,7 +93,6 @@ impl Entity {
     }
 }
 
-/// The entity of the task at `place`.
 fn entity(place: usize) -> &'static Entity {
     let entities = ENTITIES.all();
     let Some(entity) = entities.get(place) else {
@@ -105,7 +104,6 @@ fn entity(place: usize) -> &'static Entity {
     entity
 }
 
-/// The task of one CPU.
 struct Cpu {
     /// One more than the task's place, or 0 while the CPU runs no task.
     task: AtomicUsize,
@@ -120,7 +118,6 @@ struct Cpu {
 unsafe impl Sync for Cpu {}
 
 impl Cpu {
-    /// The place of its task.
     fn task(&self, order: Ordering) -> Option<usize> {
         self.task.load(order).checked_sub(1)
     }

@@ -31,7 +31,6 @@ per_cpu! {
 /// size TCR gives the lower half; 0 outside of user space.
 static USER_TCR: AtomicU64 = AtomicU64::new(0);
 static EMPTY: AtomicU64 = AtomicU64::new(0);
-/// The frame of the empty root.
 static EMPTY_ROOT: AtomicU64 = AtomicU64::new(0);
 /// The values before user space.
 static KERNEL_TCR: AtomicU64 = AtomicU64::new(0);
@@ -120,7 +119,6 @@ fn has_pan() -> bool {
     cpu::id_aa64mmfr1_el1() >> 20 & 0xf != 0
 }
 
-/// Sets and clears bits of SCTLR.
 fn set_sctlr(set: u64, clear: u64) {
     let value = (cpu::sctlr_el1() | set) & !clear;
     // SAFETY: the bits only control the permissions of EL0 and exceptions from EL0.
@@ -194,7 +192,6 @@ pub(crate) fn set_thread_pointer(value: u64) {
     unsafe { asm!("msr tpidr_el0, {}", in(reg) value, options(nomem, nostack, preserves_flags)) };
 }
 
-/// TTBR0.
 pub(crate) fn ttbr0_el1() -> u64 {
     let value: u64;
     // SAFETY: reading TTBR0_EL1 has no side effect.

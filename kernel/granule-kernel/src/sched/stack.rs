@@ -45,7 +45,6 @@ pub(crate) struct Stack {
     memory: Memory,
 }
 
-/// The memory of a stack.
 #[derive(Clone, Copy, Debug)]
 struct Memory {
     start: PhysicalAddress,
@@ -93,7 +92,6 @@ impl Memory {
     }
 }
 
-/// The slot of an address in the window.
 pub(super) fn slot(address: u64) -> Option<usize> {
     let slot = address.wrapping_sub(layout::TASK_STACKS_VADDR) / STRIDE;
     (slot < MOST_TASKS as u64).then_some(slot as usize)

@@ -27,7 +27,6 @@ impl<T: Sync> Table<T> {
         }
     }
 
-    /// All entries.
     #[inline]
     pub(crate) fn all(&self) -> &'static [T] {
         let count = self.count.load(Ordering::Acquire);

@@ -40,7 +40,6 @@ impl Thread {
         Some(Self { saved, stack })
     }
 
-    /// The kernel stack.
     pub(super) const fn stack(&self) -> &Stack {
         &self.stack
     }

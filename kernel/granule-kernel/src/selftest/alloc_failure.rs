@@ -20,7 +20,6 @@ const WHAT: u64 = 0x4752_414e;
 
 /// Whether programs may arm the injection.
 static OFFERED: AtomicBool = AtomicBool::new(false);
-/// Whether a program has armed it.
 static ARMED: AtomicBool = AtomicBool::new(false);
 /// One bit for each task whose allocations count, by the task's place.
 static COUNTED: [AtomicU64; MOST_TASKS / 64] = [const { AtomicU64::new(0) }; MOST_TASKS / 64];

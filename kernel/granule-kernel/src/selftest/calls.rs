@@ -66,7 +66,6 @@ fn get(cpu: usize) -> u64 {
     value(&COUNT, cpu)
 }
 
-/// Keeps `now` of each CPU.
 fn keep(now: impl Fn(usize) -> u64) {
     for (cpu, before) in BEFORE.all().enumerate() {
         before.store(now(cpu), Ordering::Relaxed);

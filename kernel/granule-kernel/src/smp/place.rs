@@ -14,7 +14,6 @@ use granule::hw::cache;
 use granule::table::{Leaves, Piece};
 use granule_boot::memblock::Direction;
 
-/// The place of a CPU.
 pub(super) struct CpuPlace {
     pub(super) cpu: &'static PerCpu,
     pub(super) mailbox: &'static Mailbox,
@@ -49,7 +48,6 @@ pub(super) fn mailbox(number: usize) -> Option<&'static Mailbox> {
     Some(unsafe { &*mailbox })
 }
 
-/// Gives the next CPU its place.
 pub(super) fn prepare(machine: &mut BringUp<'_, '_>, affinity: u64) -> Result<CpuPlace, Obstacle> {
     let number = percpu::ready();
     let page = machine.request.geometry.page_size().bytes();

@@ -10,10 +10,10 @@
 
 use super::area_nodes::AreaNodes;
 use super::file_cache;
-use super::frames::{Ground, UserMemory};
+use super::frames::{AnySized, Ground, KernelSized, UserMemory};
 use super::owned::{self, Array, Boxed};
 use super::platform;
-use super::space_environment::{Plain, PlainSized, ProgramTables, Recorded, SpaceKind};
+use super::space_environment::{Plain, ProgramTables, Recorded, SpaceKind};
 use crate::lock::{Lock, UnmaskedLock};
 use crate::mm::kernel_tables;
 use crate::mm::sized_tables::SizedTables;
@@ -48,21 +48,15 @@ struct Numbers {
 /// The statistics of all spaces already dropped.
 static GONE: Lock<Stats> = Lock::new(Stats::NONE);
 
-/// The operations of a space, for any page size.
+/// The operations of a space, for any page size: those of [`Space`] of the same name, and few more.
 pub(crate) trait Tables {
-    /// See [`Space::map`].
     fn map(&mut self, start: u64, bytes: u64, rights: Rights, label: u8) -> Done;
     /// See [`Space::unmap`], or [`Space::map_over`] where an area comes.
     fn replace(&mut self, start: u64, bytes: u64, new: Option<(Rights, u8)>) -> Done;
-    /// See [`Space::discard`].
     fn discard(&mut self, start: u64, bytes: u64) -> Done;
-    /// See [`Space::advise`].
     fn advise(&mut self, start: u64, bytes: u64, advice: Advice) -> Done;
-    /// See [`Space::protect`].
     fn protect(&mut self, start: u64, bytes: u64, rights: Rights) -> Done;
-    /// See [`Space::fault`].
     fn fault(&mut self, address: u64, access: Access) -> Result<Fault, SpaceError>;
-    /// See [`Space::frame_for`].
     fn frame_for(&mut self, address: u64, access: Access) -> Result<PhysicalAddress, SpaceError>;
     /// See [`Space::map_shared`].
     ///
@@ -72,9 +66,7 @@ pub(crate) trait Tables {
     unsafe fn map_shared(&mut self, start: u64, bytes: u64, first: PhysicalAddress) -> Done;
     /// Makes another space with the same content: see [`Space::fork_into`].
     fn fork(&mut self) -> Result<AddressSpace, SpaceError>;
-    /// See [`Space::vmas`].
     fn vmas(&self) -> &Vmas<'static>;
-    /// See [`Space::set_asid`].
     fn set_asid(&mut self, number: u16);
     /// Allows CPUs to walk the tables from here on. Returns the value of TTBR0 without a number.
     fn publish(&mut self) -> Option<Ttbr>;
@@ -86,7 +78,6 @@ pub(crate) type Done = Result<(), SpaceError>;
 /// The memory of a space's pages.
 type Memory<P, E> = UserMemory<P, <E as SpaceKind>::Ground>;
 
-/// A space of one page size.
 struct Typed<P: Page, E: SpaceKind> {
     /// `None` only during the drop.
     space: Option<Space<'static, P, E::Environment, Memory<P, E>>>,
@@ -110,7 +101,6 @@ struct Shared<T: ?Sized> {
     tables: UnmaskedLock<T>,
 }
 
-/// An address space with shared ownership.
 pub(crate) struct AddressSpace(NonNull<Shared<dyn Tables>>);
 
 // SAFETY: the contents are accessed under their lock.
@@ -168,7 +158,7 @@ fn try_make<P: Page, E: SpaceKind>() -> Option<Boxed<Shared<Typed<P, E>>>> {
     let pages = unsafe { SizedTables::new(kernel, P::SIZE) };
     let plain = ProgramTables {
         memory,
-        pages,
+        source: pages,
         capabilities: platform.capabilities,
     };
     let environment = E::environment(plain, P::SIZE.bytes());
@@ -369,21 +359,19 @@ impl AddressSpace {
                 if Recorder::new(0).is_active() {
                     make::<P, Recorded>().map(erase)
                 } else if sizes::MIN == sizes::MAX || kernel == P::SIZE {
-                    make::<P, Plain>().map(erase)
+                    make::<P, Plain<KernelSized>>().map(erase)
                 } else {
-                    make::<P, PlainSized>().map(erase)
+                    make::<P, Plain<AnySized>>().map(erase)
                 }
             }
         }
         sizes::dispatch(size, Make)
     }
 
-    /// The page size.
     pub(crate) fn page_size(&self) -> PageSize {
         self.shared().page_size
     }
 
-    /// The bytes of a page.
     pub(crate) fn page_bytes(&self) -> u64 {
         self.page_size().bytes()
     }

@@ -26,7 +26,6 @@ const CHUNK: u64 = PageSize::MAX.bytes();
 /// The most files. Few programs are executed at a time; others give way to them.
 const MOST_FILES: usize = 32;
 
-/// The content of one file.
 struct File {
     /// The offset of the file in the archive, which identifies it.
     start: usize,
@@ -52,7 +51,6 @@ struct Chunks(Array<PhysicalAddress>);
 static FILES: UnmaskedLock<[Option<File>; MOST_FILES]> =
     UnmaskedLock::new([const { None }; MOST_FILES]);
 
-/// Frames of a chunk.
 fn frames() -> u64 {
     let page = kernel_tables::kernel().map_or(CHUNK, kernel_tables::Kernel::page);
     CHUNK / page

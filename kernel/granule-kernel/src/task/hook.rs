@@ -22,5 +22,4 @@ pub(crate) trait TaskHook: Sync {
     fn prctl(&self, task: &Task, arguments: [u64; 3]) -> Option<u64>;
 }
 
-/// The hook of tasks.
 pub(crate) static TASKS: Hook<dyn TaskHook> = Hook::new();

@@ -15,7 +15,6 @@ pub(crate) trait NextKernel: Sync {
     /// `kexec_file_load`.
     fn load(&self, current: &mut Current<'_>, arguments: Arguments) -> CallResult;
 
-    /// `reboot`.
     fn reboot(&self, current: &mut Current<'_>, arguments: Arguments) -> CallResult;
 
     /// Whether a task has requested the next kernel.

@@ -55,7 +55,6 @@ pub(super) fn smallest_block() -> usize {
 
 /// Several values in their own frames.
 pub(crate) type Array<T> = owned::Array<T, PageFrames>;
-/// One value in its own frames.
 pub(crate) type Boxed<T> = owned::Boxed<T, PageFrames>;
 
 /// Values in frames, or pieces of frames, that are added one by one.

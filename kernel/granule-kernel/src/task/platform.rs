@@ -33,7 +33,6 @@ pub(super) struct Platform {
 
 static PLATFORM: spin::Once<Platform> = spin::Once::new();
 
-/// Sets the properties.
 pub(super) fn prepare(platform: Platform) {
     PLATFORM.call_once(|| platform);
 }

@@ -99,7 +99,6 @@ pub(crate) fn out_of_memory(error: SpaceError) -> Errno {
     }
 }
 
-/// Ends the process with this status.
 pub(crate) fn end(current: &mut Current<'_>, status: u32) -> ! {
     let task = current.task;
     process_table::ended(task);

@@ -23,7 +23,6 @@ type Table = Processes<'static, Tasks>;
 
 static TABLE: Lock<Option<Table>> = Lock::new(None);
 
-/// The table of tasks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tasks;
 

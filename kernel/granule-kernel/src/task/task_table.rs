@@ -20,7 +20,6 @@ use crate::sched::table::Table;
 use crate::sched::thread::Thread;
 use crate::sched::{self, Entity};
 use core::cell::UnsafeCell;
-use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use granule_kcore::exception_frame::Frame;
@@ -154,7 +153,6 @@ pub(super) fn open() -> Option<()> {
     Some(())
 }
 
-/// The number of places.
 pub(super) fn places() -> usize {
     TASKS.all().len()
 }
@@ -170,7 +168,6 @@ impl Kin {
         at(self.numbers.place(pid)?).filter(|task| task.is_alive())
     }
 
-    /// The children of a task.
     fn children(&self, task: &Task) -> impl Iterator<Item = &'static Task> {
         self.children.iter(task.place()).filter_map(at)
     }
@@ -333,12 +330,6 @@ impl Task {
     }
 }
 
-impl fmt::Debug for Body {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Body with {:?}", self.thread)
-    }
-}
-
 /// A task in the kernel: the subject of a system call or a fault.
 pub(crate) struct Current<'a> {
     /// The registers of the entry, used for the return.
@@ -377,13 +368,6 @@ impl<'a> Current<'a> {
     }
 }
 
-impl fmt::Debug for Current<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "process {}", self.task.pid())
-    }
-}
-
-/// The task at `place`.
 pub(crate) fn at(place: usize) -> Option<&'static Task> {
     TASKS.all().get(place)
 }

@@ -78,7 +78,6 @@ impl Recorder {
         }
     }
 
-    /// Whether a trace is recorded.
     pub(super) const fn records(&self) -> bool {
         self.on
     }

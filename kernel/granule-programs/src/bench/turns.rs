@@ -184,7 +184,6 @@ impl Workers {
     }
 }
 
-/// The sizes in a word.
 fn sizes(word: &[u8]) -> impl Iterator<Item = u64> {
     word.split(|byte| *byte == b',').map(number).take(MOST)
 }

@@ -87,7 +87,6 @@ impl File {
         done(call(READ, arguments)).map(|bytes| bytes as usize)
     }
 
-    /// All that fits.
     pub(crate) fn read_all<'a>(&mut self, into: &'a mut [u8]) -> Result<&'a [u8], Errno> {
         let mut length = 0;
         while length < into.len() {

@@ -58,7 +58,6 @@ pub(crate) enum Command<'a> {
     Exec,
 }
 
-/// The files to load.
 #[derive(Clone, Copy)]
 pub(crate) struct Load<'a> {
     pub(crate) image: &'a [u8],

@@ -33,7 +33,6 @@ struct Memory {
 /// The exit code of a child that reads zeros instead of what its parent wrote.
 const LOST: i32 = 2;
 
-/// A failure.
 enum Wrong {
     /// A part that failed.
     Failed(&'static str),

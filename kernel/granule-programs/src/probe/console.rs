@@ -18,7 +18,6 @@ const LCRH_8N1_FIFO: u32 = 3 << 5 | 1 << 4;
 /// Most reads of a flag in one wait: a UART that never drains loses lines but hangs nothing.
 const PATIENCE: u32 = 1_000_000;
 
-/// The console.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Console(*mut u32);
 

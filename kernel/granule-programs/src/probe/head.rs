@@ -183,7 +183,6 @@ exception:
     uart = const offset_of!(Entered, uart),
 );
 
-/// Stops for ever.
 pub(crate) fn stop() -> ! {
     loop {
         // SAFETY: only waits.

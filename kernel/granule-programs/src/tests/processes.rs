@@ -205,7 +205,6 @@ pub(super) fn thousand(_: Start) {
     say(format_args!("a thousand, twice\n"));
 }
 
-/// One of the thousand.
 pub(super) fn waits(_: Start) {
     write(READY, b"x");
     read(HELD, &mut [0]);

@@ -24,7 +24,6 @@ const SA_RESTART: u64 = 0x1000_0000;
 static RAN: AtomicU64 = AtomicU64::new(0);
 static LAST: AtomicU64 = AtomicU64::new(0);
 
-/// A handler that counts.
 pub(super) extern "C" fn count(signal: u64, info: *const u64, _context: *mut u64) {
     RAN.fetch_add(1, Ordering::SeqCst);
     // SAFETY: the kernel gives a `siginfo` of 16 words.

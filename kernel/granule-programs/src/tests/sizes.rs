@@ -35,7 +35,6 @@ fn usable() -> impl Iterator<Item = u64> {
         .filter(|bytes| wish_page_size(*bytes) == 0)
 }
 
-/// The digits of a number.
 struct Digits([u8; 8]);
 
 impl Digits {

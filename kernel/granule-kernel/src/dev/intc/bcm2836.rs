@@ -48,7 +48,6 @@ fn silence() {
     }
 }
 
-/// The core that is this CPU.
 fn core(cpu: &PerCpu) -> Option<Core<Registers>> {
     Core::of(registers(), cpu.affinity.load(Ordering::Relaxed))
 }
@@ -62,7 +61,6 @@ pub(super) fn init_cpu(cpu: &PerCpu, first: bool) -> Result<(), Error> {
     Ok(())
 }
 
-/// See [`quiesce_cpu`](super::quiesce_cpu).
 pub(super) fn quiesce_cpu(cpu: &PerCpu) -> Result<(), StillOn> {
     core(cpu)
         .map_or(Ok(()), Core::disable)

@@ -18,11 +18,9 @@ const NOT_READ: &str = "a file that initrd= names cannot be read";
 /// An open folder or file, closed when it is dropped.
 pub(super) struct File(*mut FileProtocolV1);
 
-/// The root of a volume.
 pub(super) struct Volume(File);
 
 impl Volume {
-    /// Opens the volume of a device.
     pub(super) fn open(firmware: &Firmware, device: Handle) -> Result<Self, Failure> {
         let guid = &SimpleFileSystemProtocol::GUID;
         let system = firmware
@@ -61,7 +59,6 @@ impl File {
             .or_failure(Status::LOAD_ERROR, NOT_READ)
     }
 
-    /// Fills `into`.
     pub(super) fn read(&self, into: &mut [u8]) -> Result<(), Failure> {
         let mut rest = into;
         while !rest.is_empty() {

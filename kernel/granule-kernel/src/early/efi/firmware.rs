@@ -188,7 +188,6 @@ impl Firmware {
         })
     }
 
-    /// The interface of a protocol on a handle.
     pub(super) fn protocol<T>(&self, handle: Handle, guid: &Guid) -> Option<*mut T> {
         let mut found = null_mut::<c_void>();
         // SAFETY: the pointers are to this function's variables.
@@ -343,7 +342,6 @@ pub(super) struct Offered {
 }
 
 impl Offered {
-    /// Its length in bytes.
     pub(super) fn bytes(&self) -> Result<usize, Failure> {
         match self.status {
             Status::BUFFER_TOO_SMALL => Ok(self.bytes),
@@ -351,7 +349,6 @@ impl Offered {
         }
     }
 
-    /// Loads it.
     pub(super) fn load(&self, into: &mut [u8]) -> Result<(), Failure> {
         let mut bytes = into.len();
         // SAFETY: the interface is that of a handle of the firmware, the path is what is left of the path

@@ -14,7 +14,6 @@ use uefi_raw::Status;
 use uefi_raw::table::boot::MemoryType;
 
 unsafe extern "C" {
-    /// In `entry`.
     fn efi_leave(tree: u64, image: u64) -> !;
     static efi_leave_end: u8;
 }

@@ -49,7 +49,6 @@ impl<'f> Pages<'f> {
         })
     }
 
-    /// The used bytes.
     pub(super) fn bytes(&self) -> &[u8] {
         // SAFETY: the pages are this value's alone, and mapped flat. Firmware's memory always has a value.
         unsafe { core::slice::from_raw_parts(self.start as *const u8, self.bytes) }
@@ -61,7 +60,6 @@ impl<'f> Pages<'f> {
         unsafe { core::slice::from_raw_parts_mut(self.start as *mut u8, self.bytes) }
     }
 
-    /// The first bytes.
     pub(super) fn first(&self, bytes: usize) -> &[u8] {
         self.bytes().get(..bytes).unwrap_or_default()
     }

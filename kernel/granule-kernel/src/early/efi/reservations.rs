@@ -33,7 +33,6 @@ impl<'f> Reservations<'f> {
         Ok(installed.then_some(Self { firmware, pages }))
     }
 
-    /// Its memory.
     pub(super) const fn range(&self) -> Range {
         self.pages.range()
     }

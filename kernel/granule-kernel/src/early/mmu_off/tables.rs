@@ -24,7 +24,6 @@ use granule_kcore::sizes;
 use granule_kcore::trace::area::Area;
 use granule_trace::recorder::Traced;
 
-/// The tables that were built.
 pub(super) struct BootTables {
     pub(super) mmu: MmuConfig,
     pub(super) roots: BootRoots,

@@ -234,7 +234,6 @@ fn inject(
     Some(unsafe { pending::break_entries(&chosen, change.of, change.clear, change.set) })
 }
 
-/// The physical address of an entry.
 const fn entry(table: PhysicalAddress, index: usize) -> u64 {
     table.0 + index as u64 * 8
 }

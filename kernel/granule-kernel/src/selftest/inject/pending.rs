@@ -34,7 +34,6 @@ const MENDING: u32 = 3;
 /// All entries are valid again.
 const MENDED: u32 = 4;
 
-/// Whether the injection is on.
 static ON: AtomicBool = AtomicBool::new(false);
 /// Splits of live leaves since it is on.
 static SPLITS: AtomicU64 = AtomicU64::new(0);
@@ -118,7 +117,6 @@ pub(crate) fn prepare() -> Result<(), TableError> {
     Ok(())
 }
 
-/// The slot, if it was prepared.
 pub(super) fn slot() -> Option<Slot> {
     let attributes = SLOT_ATTRIBUTES.load(RELAXED);
     (attributes != 0).then(|| Slot {

@@ -2,14 +2,18 @@
 
 #![allow(unsafe_code, reason = "a block that the test owns")]
 
-use super::{Allows, Block, Snapshot, assert_allows, assert_as, ok};
+use super::{Allows, Block, Snapshot, assert_allows, assert_as, in_linear_map, kernel, ok};
 use crate::arch::{cpu, image};
 use crate::cpu::jobs;
 use crate::dev::console::println;
 use crate::mm::error::LinearError;
 use crate::mm::kernel_tables::{self, Flush};
 use crate::mm::merge;
-use crate::mm::pageattr;
+use crate::mm::pageattr::{
+    flush_direct_map, kernel_page_present, set_direct_map_default, set_direct_map_default_noflush,
+    set_direct_map_invalid, set_direct_map_invalid_noflush, set_memory_nx, set_memory_ro,
+    set_memory_rw, set_memory_valid, set_memory_x,
+};
 use crate::percpu;
 use core::arch::asm;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -42,62 +46,49 @@ fn is_executable(address: VirtualAddress) -> bool {
 
 #[inline(never)]
 pub(super) fn permissions() {
-    let Some(kernel) = kernel_tables::kernel() else {
-        return;
-    };
+    let kernel = kernel();
     let before = Snapshot::take();
     let block = Block::new(PAGES * kernel.page());
     let (start, pages) = (block.at(FIRST), COUNT);
     assert_each(&block, Allows::Writing, "before");
 
-    ok("ro", pageattr::set_memory_ro(start, pages));
+    ok("ro", set_memory_ro(start, pages));
     assert_each(&block, Allows::Reading, "set_memory_ro");
-    ok("ro twice", pageattr::set_memory_ro(start, pages));
-    ok("rw", pageattr::set_memory_rw(start, pages));
+    ok("ro twice", set_memory_ro(start, pages));
+    ok("rw", set_memory_rw(start, pages));
     assert_each(&block, Allows::Writing, "set_memory_rw");
 
-    ok(
-        "valid=false",
-        pageattr::set_memory_valid(start, pages, false),
-    );
+    ok("valid=false", set_memory_valid(start, pages, false));
     assert_each(&block, Allows::Nothing, "set_memory_valid(false)");
-    assert!(!pageattr::kernel_page_present(start));
-    assert!(pageattr::kernel_page_present(block.at(FIRST - 1)));
-    assert!(!pageattr::kernel_page_present(VirtualAddress(
-        image::start()
-    )));
+    assert!(!kernel_page_present(start));
+    assert!(kernel_page_present(block.at(FIRST - 1)));
+    assert!(!kernel_page_present(VirtualAddress(image::start())));
     // Permissions may change while the pages are invalid, and apply later.
-    ok("ro while invalid", pageattr::set_memory_ro(start, pages));
+    ok("ro while invalid", set_memory_ro(start, pages));
     assert_each(&block, Allows::Nothing, "set_memory_ro of invalid pages");
-    ok("valid=true", pageattr::set_memory_valid(start, pages, true));
+    ok("valid=true", set_memory_valid(start, pages, true));
     assert_each(&block, Allows::Reading, "set_memory_valid(true)");
-    assert!(pageattr::kernel_page_present(start));
+    assert!(kernel_page_present(start));
 
     execution(&block);
 
-    ok("invalid", pageattr::set_direct_map_invalid(start, pages));
+    ok("invalid", set_direct_map_invalid(start, pages));
     assert_each(&block, Allows::Nothing, "set_direct_map_invalid");
-    ok("default", pageattr::set_direct_map_default(start, pages));
+    ok("default", set_direct_map_default(start, pages));
     assert_each(&block, Allows::Writing, "set_direct_map_default");
-    ok("ro", pageattr::set_memory_ro(start, pages));
-    ok("default", pageattr::set_direct_map_default(start, pages));
+    ok("ro", set_memory_ro(start, pages));
+    ok("default", set_direct_map_default(start, pages));
     assert_each(&block, Allows::Writing, "set_direct_map_default");
     // A part of the invalid range becomes valid.
-    ok(
-        "all invalid",
-        pageattr::set_direct_map_invalid(block.at(0), PAGES),
-    );
-    ok(
-        "some default",
-        pageattr::set_direct_map_default(block.at(0), FIRST),
-    );
+    ok("all invalid", set_direct_map_invalid(block.at(0), PAGES));
+    ok("some default", set_direct_map_default(block.at(0), FIRST));
     let rest = block.at(FIRST + COUNT);
     ok(
         "some valid",
-        pageattr::set_memory_valid(rest, PAGES - FIRST - COUNT, true),
+        set_memory_valid(rest, PAGES - FIRST - COUNT, true),
     );
     assert_each(&block, Allows::Nothing, "what was left out");
-    ok("default", pageattr::set_direct_map_default(start, pages));
+    ok("default", set_direct_map_default(start, pages));
     deferred(&block);
     assert_each(&block, Allows::Writing, "in the end");
 
@@ -112,8 +103,8 @@ pub(super) fn permissions() {
 /// Code is written and run. It cannot be written while it is executable, nor run before or after.
 fn execution(block: &Block) {
     let page = block.at(FIRST);
-    ok("rw", pageattr::set_memory_rw(page, 1));
-    let refused = pageattr::set_memory_x(page, 1);
+    ok("rw", set_memory_rw(page, 1));
+    let refused = set_memory_x(page, 1);
     assert_eq!(
         refused,
         Err(LinearError::WritableExecutable { address: page })
@@ -127,10 +118,10 @@ fn execution(block: &Block) {
         asm!("dc cvau, {0}", "dsb ish", "ic ivau, {0}", "dsb ish", "isb", in(reg) code);
     }
     assert!(!is_executable(page));
-    ok("ro", pageattr::set_memory_ro(page, 1));
-    ok("x", pageattr::set_memory_x(page, 1));
+    ok("ro", set_memory_ro(page, 1));
+    ok("x", set_memory_x(page, 1));
     assert!(is_executable(page) && !is_executable(block.at(FIRST + 1)));
-    let refused = pageattr::set_memory_rw(block.at(FIRST - 1), 2);
+    let refused = set_memory_rw(block.at(FIRST - 1), 2);
     assert_eq!(
         refused,
         Err(LinearError::WritableExecutable { address: page })
@@ -139,23 +130,20 @@ fn execution(block: &Block) {
     // SAFETY: the two instructions above; they change x0 and return.
     unsafe { asm!("blr {}", in(reg) code, out("x0") result, out("x30") _) };
     assert_eq!(result, 0x123, "what code in the linear map returned");
-    ok("nx", pageattr::set_memory_nx(page, 1));
+    ok("nx", set_memory_nx(page, 1));
     assert!(!is_executable(page));
-    ok("rw", pageattr::set_memory_rw(page, 1));
-    ok("ro", pageattr::set_memory_ro(page, 1));
+    ok("rw", set_memory_rw(page, 1));
+    ok("ro", set_memory_ro(page, 1));
 }
 
 /// Tests the calls without a TLBI, followed by one TLBI for all.
 fn deferred(block: &Block) {
     let (start, end) = (block.at(FIRST), block.at(FIRST + COUNT - 2));
     let before = kernel_tables::counted();
-    ok(
-        "invalid",
-        pageattr::set_direct_map_invalid_noflush(start, 2),
-    );
-    ok("invalid", pageattr::set_direct_map_invalid_noflush(end, 2));
+    ok("invalid", set_direct_map_invalid_noflush(start, 2));
+    ok("invalid", set_direct_map_invalid_noflush(end, 2));
     assert_eq!(kernel_tables::counted().since(before).counts.tlbi, 0);
-    ok("flush", pageattr::flush_direct_map(start, COUNT));
+    ok("flush", flush_direct_map(start, COUNT));
     let tlbi = kernel_tables::counted().since(before).counts.tlbi;
     // At most one for each page, twice where an erratum requires repetition.
     assert!(tlbi > 0 && tlbi <= 2 * COUNT, "{tlbi} TLBIs");
@@ -164,35 +152,27 @@ fn deferred(block: &Block) {
         assert_allows(block.at(page), Allows::Nothing, "after flush_direct_map");
     }
     assert_allows(block.at(FIRST + 2), Allows::Writing, "between");
-    ok(
-        "default",
-        pageattr::set_direct_map_default_noflush(start, COUNT),
-    );
-    ok("flush", pageattr::flush_direct_map(start, COUNT));
+    ok("default", set_direct_map_default_noflush(start, COUNT));
+    ok("flush", flush_direct_map(start, COUNT));
 }
 
 /// Calls that must be refused, and change nothing.
 fn refusals(block: &Block) {
-    let Some(kernel) = kernel_tables::kernel() else {
-        return;
-    };
+    let kernel = kernel();
     let before = Snapshot::take();
     let counted = kernel_tables::counted();
     type Call = fn(VirtualAddress, u64) -> Result<(), LinearError>;
     let calls: [Call; 8] = [
-        pageattr::set_memory_ro,
-        pageattr::set_memory_rw,
-        pageattr::set_memory_nx,
-        pageattr::set_memory_x,
-        |start, pages| pageattr::set_memory_valid(start, pages, false),
-        |start, pages| pageattr::set_memory_valid(start, pages, true),
-        pageattr::set_direct_map_invalid,
-        pageattr::set_direct_map_default,
+        set_memory_ro,
+        set_memory_rw,
+        set_memory_nx,
+        set_memory_x,
+        |start, pages| set_memory_valid(start, pages, false),
+        |start, pages| set_memory_valid(start, pages, true),
+        set_direct_map_invalid,
+        set_direct_map_default,
     ];
-    let alias = |physical: u64| {
-        let address = kernel.placement.virtual_address(PhysicalAddress(physical));
-        address.unwrap_or(VirtualAddress(0))
-    };
+    let alias = |physical| in_linear_map(PhysicalAddress(physical));
     let text = alias(kernel.image.start);
     let tables = alias(kernel.root.0);
     let first = kernel.placement.origin;
@@ -242,19 +222,17 @@ fn refusals(block: &Block) {
 /// Idle CPUs merge without a request.
 #[inline(never)]
 pub(super) fn background() {
-    let Some(kernel) = kernel_tables::kernel() else {
-        return;
-    };
+    let kernel = kernel();
     let before = Snapshot::take();
     let merged = merge::in_background();
     let block = Block::new(PAGES * kernel.page());
-    ok("ro", pageattr::set_memory_ro(block.at(FIRST), COUNT));
+    ok("ro", set_memory_ro(block.at(FIRST), COUNT));
     let split = Snapshot::take();
     assert!(
         split.leaves > before.leaves || split.grouped < before.grouped,
         "nothing was split"
     );
-    ok("rw", pageattr::set_memory_rw(block.at(FIRST), COUNT));
+    ok("rw", set_memory_rw(block.at(FIRST), COUNT));
     // Free memory is merged too: the caller need not announce that it is free.
     block.free();
     if percpu::online().len() == 1 {
@@ -282,23 +260,21 @@ pub(super) fn background() {
 /// The CPU that was woken to merge gets a job, so another CPU must merge.
 #[inline(never)]
 pub(super) fn background_busy() {
-    let Some(kernel) = kernel_tables::kernel() else {
-        return;
-    };
+    let kernel = kernel();
     assert!(
         percpu::online().contains(2),
         "the test takes more than two CPUs"
     );
     let before = Snapshot::take();
     let block = Block::new(PAGES * kernel.page());
-    ok("ro", pageattr::set_memory_ro(block.at(FIRST), COUNT));
+    ok("ro", set_memory_ro(block.at(FIRST), COUNT));
     let enough = AtomicBool::new(false);
     let hold = |_: &'static percpu::PerCpu| {
         while !enough.load(Ordering::Acquire) {
             cpu::relax();
         }
     };
-    ok("rw", pageattr::set_memory_rw(block.at(FIRST), COUNT));
+    ok("rw", set_memory_rw(block.at(FIRST), COUNT));
     block.free();
     jobs::run_while(CpuSet::one(1), PATIENCE_S, &hold, || {
         wait_for(&before);

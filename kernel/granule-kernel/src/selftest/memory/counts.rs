@@ -1,12 +1,14 @@
 //! Tests of the exact cost of changes in a block of 1 GiB, and of changes without memory for their
 //! tables.
 
-use super::{Block, Snapshot, assert_as, ok};
+use super::{Block, Snapshot, assert_as, kernel, ok};
 use crate::dev::console::println;
 use crate::mm::error::LinearError;
 use crate::mm::kernel_tables::{self, Taken};
 use crate::mm::merge;
-use crate::mm::pageattr;
+use crate::mm::pageattr::{
+    set_direct_map_default, set_direct_map_invalid, set_memory_ro, set_memory_rw, set_memory_valid,
+};
 use crate::mm::pages::Pages;
 use granule::arch::VirtualAddress;
 use granule::table::TableError;
@@ -51,9 +53,7 @@ fn took<T, E: core::fmt::Display>(what: &str, work: impl FnOnce() -> Result<T, E
 
 #[inline(never)]
 pub(super) fn counts() {
-    let Some(kernel) = kernel_tables::kernel() else {
-        return;
-    };
+    let kernel = kernel();
     let whole = Snapshot::take();
     let block = Block::new(GIB);
     println!("@granule test.counts.start={}", block.physical().0);
@@ -61,7 +61,7 @@ pub(super) fn counts() {
     for (name, offset, bytes) in CHANGES {
         let pages = (bytes / kernel.page()).max(1);
         let start = VirtualAddress(block.start + offset);
-        let change = took(name, || pageattr::set_memory_ro(start, pages));
+        let change = took(name, || set_memory_ro(start, pages));
         say("ro", name, &change);
         let changed = Snapshot::take();
         assert_eq!(
@@ -75,20 +75,16 @@ pub(super) fn counts() {
             "@granule test.counts.{name}.leaves={}",
             changed.leaves - before.leaves
         );
-        say(
-            "rw",
-            name,
-            &took(name, || pageattr::set_memory_rw(start, pages)),
-        );
+        say("rw", name, &took(name, || set_memory_rw(start, pages)));
         say(
             "invalid",
             name,
-            &took(name, || pageattr::set_direct_map_invalid(start, pages)),
+            &took(name, || set_direct_map_invalid(start, pages)),
         );
         say(
             "default",
             name,
-            &took(name, || pageattr::set_direct_map_default(start, pages)),
+            &took(name, || set_direct_map_default(start, pages)),
         );
         let all = block.bytes() / kernel.page();
         let merged = took(name, || permissions_merge(&block, all));
@@ -108,17 +104,15 @@ fn permissions_merge(block: &Block, pages: u64) -> Result<(), LinearError> {
 /// Makes changes with 0, 1, 2 … free frames, until there are enough.
 #[inline(never)]
 pub(super) fn exhaustion() {
-    let Some(kernel) = kernel_tables::kernel() else {
-        return;
-    };
+    let kernel = kernel();
     let block = Block::new(GIB);
     let before = Snapshot::take();
     type Call = fn(VirtualAddress, u64) -> Result<(), LinearError>;
     let calls: [(&str, Call); 3] = [
-        ("ro", pageattr::set_memory_ro),
-        ("invalid", pageattr::set_direct_map_invalid),
+        ("ro", set_memory_ro),
+        ("invalid", set_direct_map_invalid),
         ("valid", |start, pages| {
-            pageattr::set_memory_valid(start, pages, false)
+            set_memory_valid(start, pages, false)
         }),
     ];
     for (call_name, call) in calls {
@@ -146,7 +140,7 @@ pub(super) fn exhaustion() {
             let now = Snapshot::take();
             assert_eq!(before.free - now.free, left, "tables of {name}");
             println!("@granule test.exhaustion.{call_name}.{name}={left}");
-            ok(name, pageattr::set_direct_map_default(start, pages));
+            ok(name, set_direct_map_default(start, pages));
             let merged = merge::merge_candidates();
             let refused = Pages.with(|frames| frames.refused());
             assert_eq!((refused, merged.tables), (0, left), "{name} merged again");

@@ -3,12 +3,15 @@
 #![allow(unsafe_code, reason = "memory that was just removed")]
 
 use super::quarters::{QUARTER, Quarters};
-use super::{Allows, Block, Snapshot, assert_allows, assert_as, ok};
+use super::{Allows, Block, Snapshot, assert_allows, assert_as, kernel, ok};
 use crate::dev::console::println;
 use crate::mm::hotplug;
 use crate::mm::kernel_tables;
 use crate::mm::merge;
-use crate::mm::pageattr;
+use crate::mm::pageattr::{
+    flush_direct_map, set_direct_map_default, set_direct_map_default_noflush,
+    set_direct_map_invalid_noflush, set_memory_valid,
+};
 use granule::arch::PhysicalAddress;
 use granule::arch::bbm::BbmLevel;
 
@@ -18,9 +21,7 @@ const PAGES: u64 = 5;
 
 #[inline(never)]
 pub(super) fn noflush() {
-    let Some(kernel) = kernel_tables::kernel() else {
-        return;
-    };
+    let kernel = kernel();
     let before = Snapshot::take();
     whole(GIB / kernel.page());
     again(GIB / kernel.page());
@@ -37,17 +38,14 @@ fn whole(pages: u64) {
     let block = Block::new(GIB);
     let counted = kernel_tables::counted();
     let start = block.at(0);
-    ok(
-        "invalid",
-        pageattr::set_direct_map_invalid_noflush(start, pages),
-    );
+    ok("invalid", set_direct_map_invalid_noflush(start, pages));
     let tlbi = kernel_tables::counted().since(counted).counts.tlbi;
     println!("@granule test.noflush.tlbi={tlbi}");
     ok(
         "default",
-        pageattr::set_direct_map_default_noflush(block.at(1), PAGES),
+        set_direct_map_default_noflush(block.at(1), PAGES),
     );
-    ok("flush", pageattr::flush_direct_map(start, pages));
+    ok("flush", flush_direct_map(start, pages));
     for (page, allows) in [
         (0, Allows::Nothing),
         (1, Allows::Writing),
@@ -57,7 +55,7 @@ fn whole(pages: u64) {
     ] {
         assert_allows(block.at(page), allows, "after flush_direct_map");
     }
-    ok("default", pageattr::set_direct_map_default(start, pages));
+    ok("default", set_direct_map_default(start, pages));
     block.free();
     merge::merge_candidates();
 }
@@ -68,20 +66,14 @@ fn again(pages: u64) {
     let block = Block::new(GIB);
     let start = block.at(0);
     assert_allows(start, Allows::Writing, "before");
-    ok(
-        "invalid",
-        pageattr::set_direct_map_invalid_noflush(start, pages),
-    );
+    ok("invalid", set_direct_map_invalid_noflush(start, pages));
     let counted = kernel_tables::counted();
-    ok("invalid", pageattr::set_memory_valid(start, pages, false));
+    ok("invalid", set_memory_valid(start, pages, false));
     let tlbi = kernel_tables::counted().since(counted).counts.tlbi;
     println!("@granule test.noflush.again.tlbi={tlbi}");
     assert_allows(start, Allows::Nothing, "after set_memory_valid");
-    ok(
-        "default",
-        pageattr::set_direct_map_default_noflush(start, pages),
-    );
-    ok("default", pageattr::set_direct_map_default(start, pages));
+    ok("default", set_direct_map_default_noflush(start, pages));
+    ok("default", set_direct_map_default(start, pages));
     assert_allows(start, Allows::Writing, "after set_direct_map_default");
     block.free();
     merge::merge_candidates();
@@ -101,13 +93,13 @@ fn beside() {
     let Some(page) = page.map(|block| block.at(7)) else {
         panic!("no quarter beside the free one is allocated");
     };
-    ok("invalid", pageattr::set_direct_map_invalid_noflush(page, 1));
+    ok("invalid", set_direct_map_invalid_noflush(page, 1));
     ok("remove_memory", hotplug::remove_memory(free, QUARTER));
     // SAFETY: RAM that was just removed and that nothing uses.
     ok("add_memory", unsafe { hotplug::add_memory(free, QUARTER) });
-    ok("flush", pageattr::flush_direct_map(page, 1));
+    ok("flush", flush_direct_map(page, 1));
     assert_allows(page, Allows::Nothing, "after flush_direct_map");
-    ok("default", pageattr::set_direct_map_default(page, 1));
+    ok("default", set_direct_map_default(page, 1));
     quarters.free();
     merge::merge_candidates();
 }

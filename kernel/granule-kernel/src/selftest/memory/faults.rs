@@ -2,13 +2,15 @@
 
 #![allow(unsafe_code, reason = "deliberate faults")]
 
-use super::{Allows, Block, Snapshot, assert_allows, assert_as, ok};
+use super::{Allows, Block, Snapshot, assert_allows, assert_as, kernel, ok};
 use crate::arch::cpu;
 use crate::cpu::jobs;
 use crate::dev::console::println;
 use crate::exception::spurious;
 use crate::mm::guard::Pool;
-use crate::mm::{kernel_tables, pageattr};
+use crate::mm::pageattr::{
+    set_direct_map_default, set_direct_map_invalid, set_memory_nx, set_memory_ro, set_memory_x,
+};
 use crate::percpu;
 use crate::selftest::early_walk as fault;
 use core::arch::asm;
@@ -35,21 +37,21 @@ pub(super) fn run(what: &[u8]) {
     match what {
         b"write-read-only" => {
             let block = one_page();
-            ok("ro", pageattr::set_memory_ro(block.at(0), 1));
+            ok("ro", set_memory_ro(block.at(0), 1));
             read(block.at(0));
             write(block.at(0));
         }
         b"execute" => {
             let block = one_page();
-            ok("ro", pageattr::set_memory_ro(block.at(0), 1));
-            ok("x", pageattr::set_memory_x(block.at(0), 1));
-            ok("nx", pageattr::set_memory_nx(block.at(0), 1));
+            ok("ro", set_memory_ro(block.at(0), 1));
+            ok("x", set_memory_x(block.at(0), 1));
+            ok("nx", set_memory_nx(block.at(0), 1));
             // SAFETY: none; the jump is meant to fault.
             unsafe { asm!("br {}", in(reg) block.at(0).0, options(noreturn)) };
         }
         b"read-invalid" => {
             let block = one_page();
-            ok("invalid", pageattr::set_direct_map_invalid(block.at(0), 1));
+            ok("invalid", set_direct_map_invalid(block.at(0), 1));
             read(block.at(0));
         }
         b"read-guard" => {
@@ -72,7 +74,7 @@ pub(super) fn run(what: &[u8]) {
 }
 
 fn one_page() -> Block {
-    Block::new(kernel_tables::kernel().map_or(0, |kernel| kernel.page()))
+    Block::new(kernel().page())
 }
 
 /// Another CPU uses a page before it sees that the page is valid. The fault is ignored once the page is
@@ -113,9 +115,7 @@ pub(super) fn spurious() {
 /// With `debug_pagealloc=on`, free pages are invalid and allocated pages are not.
 #[inline(never)]
 pub(super) fn pagealloc() {
-    let Some(kernel) = kernel_tables::kernel() else {
-        return;
-    };
+    let kernel = kernel();
     let page = kernel.page();
     let before = Snapshot::take();
     assert_eq!(
@@ -145,9 +145,9 @@ pub(super) fn pagealloc() {
     );
     // Permissions change as in any other map.
     if let Some(block) = blocks.first() {
-        ok("ro", pageattr::set_memory_ro(block.at(0), 1));
+        ok("ro", set_memory_ro(block.at(0), 1));
         assert_allows(block.at(0), Allows::Reading, "set_memory_ro");
-        ok("default", pageattr::set_direct_map_default(block.at(0), 1));
+        ok("default", set_direct_map_default(block.at(0), 1));
     }
     while let Some(block) = blocks.pop() {
         let (first, last) = (block.at(0), block.at((1 << block.order) - 1));

@@ -1,6 +1,6 @@
 //! Tests of a pool of guard pages, used while other CPUs hold the tables.
 
-use super::{Allows, Block, Random, Snapshot, assert_allows, assert_as, ok};
+use super::{Allows, Block, Random, Snapshot, assert_allows, assert_as, kernel, ok};
 use crate::arch::cpu;
 use crate::cpu::ipi;
 use crate::cpu::jobs;
@@ -9,7 +9,7 @@ use crate::mm::error::LinearError;
 use crate::mm::guard::Pool;
 use crate::mm::kernel_tables::{self, Flush};
 use crate::mm::merge;
-use crate::mm::pageattr;
+use crate::mm::pageattr::{set_direct_map_default, set_memory_ro, set_memory_rw};
 use crate::percpu;
 use arrayvec::ArrayVec;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -87,7 +87,7 @@ pub(super) fn pool() {
     assert_allows(address(8), Allows::Writing, "behind the guard page");
     // No other call changes or merges the pages.
     for (start, pages) in [(address(7), 1), (address(0), PAGES)] {
-        let refused = pageattr::set_direct_map_default(start, pages);
+        let refused = set_direct_map_default(start, pages);
         assert!(
             matches!(refused, Err(LinearError::Guarded { .. })),
             "{refused:?}"
@@ -148,9 +148,7 @@ pub(super) fn beside() {
         percpu::online().contains(1),
         "the test takes more than one CPU"
     );
-    let Some(kernel) = kernel_tables::kernel() else {
-        return;
-    };
+    let kernel = kernel();
     let before = Snapshot::take();
     let (block, pool, others) = neighbours(BESIDE * kernel.page());
     let made = Snapshot::take();
@@ -162,8 +160,8 @@ pub(super) fn beside() {
         while !enough.load(Ordering::Acquire) {
             let first = random.below(BESIDE);
             let pages = 1 + random.below(BESIDE - first);
-            ok("ro", pageattr::set_memory_ro(block.at(first), pages));
-            ok("rw", pageattr::set_memory_rw(block.at(first), pages));
+            ok("ro", set_memory_ro(block.at(first), pages));
+            ok("rw", set_memory_rw(block.at(first), pages));
             let done = merge::merge_linear_map(around, AROUND / kernel.page());
             let done = ok("merge", done);
             merged.fetch_add(done.tables + done.groups, Ordering::Relaxed);

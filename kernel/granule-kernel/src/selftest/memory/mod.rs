@@ -30,9 +30,8 @@ mod sized;
 mod stress;
 
 use crate::arch::cpu;
-use crate::bench::support::{Block, Random, Snapshot, assert_as, ok, size};
+use crate::bench::support::{Block, Random, Snapshot, assert_as, in_linear_map, kernel, ok, size};
 use crate::cpu::ipi;
-use crate::mm::kernel_tables;
 use crate::percpu;
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule::arch::VirtualAddress;
@@ -75,9 +74,10 @@ enum Allows {
 
 /// The accesses that free memory allows.
 fn free_allows() -> Allows {
-    match kernel_tables::kernel() {
-        Some(kernel) if kernel.debug_pagealloc => Allows::Nothing,
-        _ => Allows::Writing,
+    if kernel().debug_pagealloc {
+        Allows::Nothing
+    } else {
+        Allows::Writing
     }
 }
 
@@ -85,8 +85,7 @@ fn free_allows() -> Allows {
 /// place in the linear map.
 #[track_caller]
 fn assert_allows(address: VirtualAddress, expected: Allows, what: &str) {
-    let physical =
-        kernel_tables::kernel().and_then(|kernel| kernel.placement.physical_address(address));
+    let physical = kernel().placement.physical_address(address);
     let physical = physical.map_or(u64::MAX, |physical| physical.0);
     // The number of a CPU that disagrees plus one; 0 for none.
     let wrong = AtomicU64::new(0);

@@ -2,7 +2,9 @@
 
 #![allow(unsafe_code, reason = "memory that was just removed")]
 
-use super::{Allows, Block, Snapshot, assert_allows, assert_as, free_allows, ok, size};
+use super::{
+    Allows, Block, Snapshot, assert_allows, assert_as, free_allows, in_linear_map, kernel, ok, size,
+};
 use crate::arch::cpu;
 use crate::cpu::jobs;
 use crate::dev::console::println;
@@ -33,17 +35,13 @@ fn remove(start: u64, bytes: u64) -> Result<(), HotplugError> {
 }
 
 fn address(physical: u64) -> VirtualAddress {
-    let kernel = kernel_tables::kernel();
-    let address = kernel.and_then(|k| k.placement.virtual_address(PhysicalAddress(physical)));
-    address.unwrap_or(VirtualAddress(0))
+    in_linear_map(PhysicalAddress(physical))
 }
 
 /// Removes parts of a free block, in pieces of many sizes, and adds them again.
 #[inline(never)]
 pub(super) fn again() {
-    let Some(kernel) = kernel_tables::kernel() else {
-        return;
-    };
+    let kernel = kernel();
     let page = kernel.page();
     let before = Snapshot::take();
     // At the address of a free block.
@@ -53,13 +51,9 @@ pub(super) fn again() {
     // Allocated memory stays.
     let frame = Frame::containing(PhysicalAddress(start), size());
     let allocated = true;
-    assert_eq!(
-        remove(start - page, 2 * page).err(),
-        Some(
-            in_use(start - page)
-                .unwrap_or(HotplugError::Frames(FrameError::InUse { frame, allocated }))
-        )
-    );
+    let before_it = in_use(start - page);
+    let refusal = before_it.unwrap_or(FrameError::InUse { frame, allocated });
+    assert_eq!(remove(start - page, 2 * page), Err(refusal.into()));
     assert!(matches!(
         remove(start, BLOCK),
         Err(HotplugError::Frames(FrameError::InUse { frame: at, allocated: true })) if at == frame
@@ -136,21 +130,15 @@ pub(super) fn again() {
 }
 
 /// Why the page at `at` cannot be removed; `None` if it is free.
-fn in_use(at: u64) -> Option<HotplugError> {
+fn in_use(at: u64) -> Option<FrameError> {
     let frame = Frame::containing(PhysicalAddress(at), size());
-    let (free, given) = Pages.with(|frames| (frames.is_free(frame), frames.is_given(frame)));
-    let error = FrameError::InUse {
-        frame,
-        allocated: given,
-    };
-    (!free).then_some(HotplugError::Frames(error))
+    let (free, allocated) = Pages.with(|frames| (frames.is_free(frame), frames.is_given(frame)));
+    (!free).then_some(FrameError::InUse { frame, allocated })
 }
 
 /// Removes a range with ever more frames free for tables. Returns the number it needs.
 fn exhausted(start: u64, bytes: u64, before: &Snapshot) -> u64 {
-    let Some(kernel) = kernel_tables::kernel() else {
-        return 0;
-    };
+    let kernel = kernel();
     let count = bytes / kernel.page();
     let mut left = 0;
     loop {
@@ -197,9 +185,7 @@ fn nobody_gets(start: u64, bytes: u64) {
 /// The machine has more RAM than its device tree lists. The rest is added, used, and removed again.
 #[inline(never)]
 pub(super) fn new_bank() {
-    let Some(kernel) = kernel_tables::kernel() else {
-        return;
-    };
+    let kernel = kernel();
     let before = Snapshot::take();
     let mut end = 0;
     kernel_tables::look(|kernel, _, tree| {
@@ -264,7 +250,7 @@ fn twice_at_once(start: u64) {
     if !percpu::online().contains(1) {
         return;
     }
-    let page = kernel_tables::kernel().map_or(1, |kernel| kernel.page());
+    let page = kernel().page();
     let before = Snapshot::take();
     let (turn, added) = (AtomicU64::new(0), AtomicU64::new(0));
     // Both begin each piece together.

@@ -2,10 +2,11 @@
 
 #![allow(unsafe_code, reason = "pages that the test owns")]
 
-use super::{Random, Snapshot, assert_as, size};
+use super::{Random, Snapshot, assert_as, kernel, size};
 use crate::cpu::ipi;
 use crate::dev::console::println;
-use crate::mm::kernel_tables::{self, pointer};
+use crate::mm::environment::TableSource;
+use crate::mm::kernel_tables::pointer;
 use crate::mm::sized_tables::SizedTables;
 use crate::mm::{pages, sized};
 use crate::percpu;
@@ -96,9 +97,7 @@ fn one_by_one(of: PageSize) {
 
 /// Tables are of the size, and go back. Those of the kernel's size can be reserved.
 fn tables(of: PageSize) {
-    let Some(kernel) = kernel_tables::kernel() else {
-        return;
-    };
+    let kernel = kernel();
     let before = sized::counted().allocated;
     // SAFETY: the linear map covers the page allocator's frames; nothing walks the tables.
     let mut tables = unsafe { SizedTables::new(kernel, of) };

@@ -14,13 +14,16 @@
 mod neighbours;
 
 use super::quarters::{QUARTER, Quarters};
-use super::{Allows, Block, Random, Snapshot, assert_as, ok};
+use super::{Allows, Block, Random, Snapshot, assert_as, in_linear_map, kernel, ok};
 use crate::arch::cpu;
 use crate::cpu::jobs;
 use crate::dev::console::println;
 use crate::mm::error::LinearError;
 use crate::mm::hotplug::{self, HotplugError};
-use crate::mm::pageattr;
+use crate::mm::pageattr::{
+    set_direct_map_default, set_direct_map_invalid, set_memory_nx, set_memory_ro, set_memory_rw,
+    set_memory_valid, set_memory_x,
+};
 use crate::mm::{kernel_tables, merge};
 use crate::percpu;
 use crate::percpu::PerCpu;
@@ -154,7 +157,7 @@ struct Changes<'q> {
 
 impl<'q> Changes<'q> {
     fn new(quarters: &'q Quarters, seed: u64) -> Self {
-        let page = kernel_tables::kernel().map_or(1, |kernel| kernel.page());
+        let page = kernel().page();
         let pages = QUARTER / page;
         let mut random = Random::new(seed);
         let mut neighbours = ArrayVec::new();
@@ -271,13 +274,13 @@ impl<'q> Changes<'q> {
             _ => None,
         };
         let result = match kind {
-            LeafKind::ReadOnly => pageattr::set_memory_ro(start, count),
-            LeafKind::Writable => pageattr::set_memory_rw(start, count),
-            LeafKind::Executable => pageattr::set_memory_x(start, count),
-            LeafKind::NotExecutable => pageattr::set_memory_nx(start, count),
-            LeafKind::Invalid => pageattr::set_direct_map_invalid(start, count),
-            LeafKind::Valid => pageattr::set_memory_valid(start, count, true),
-            LeafKind::Default => pageattr::set_direct_map_default(start, count),
+            LeafKind::ReadOnly => set_memory_ro(start, count),
+            LeafKind::Writable => set_memory_rw(start, count),
+            LeafKind::Executable => set_memory_x(start, count),
+            LeafKind::NotExecutable => set_memory_nx(start, count),
+            LeafKind::Invalid => set_direct_map_invalid(start, count),
+            LeafKind::Valid => set_memory_valid(start, count, true),
+            LeafKind::Default => set_direct_map_default(start, count),
             LeafKind::Merge | LeafKind::Plug => merge::merge_linear_map(start, count).map(|_| ()),
         };
         if let Some(address) = expected {
@@ -366,12 +369,7 @@ impl<'q> Changes<'q> {
             Err(error) => panic!("removing {bytes:#x} bytes at {start:#x}: {error}"),
         }
         let edges = [start, start + bytes - self.page];
-        let address = |physical| {
-            let kernel = kernel_tables::kernel();
-            let address =
-                kernel.and_then(|k| k.placement.virtual_address(PhysicalAddress(physical)));
-            address.map_or(0, |address| address.0)
-        };
+        let address = |physical| in_linear_map(PhysicalAddress(physical)).0;
         for edge in edges {
             let seen = cpu::translate(address(edge));
             assert!(seen.is_err(), "removed memory at {edge:#x} is at {seen:x?}");
@@ -392,7 +390,7 @@ impl<'q> Changes<'q> {
     /// Restores and merges everything.
     fn put_back(&mut self) {
         for block in &self.quarters.blocks {
-            let default = pageattr::set_direct_map_default(block.at(0), self.pages);
+            let default = set_direct_map_default(block.at(0), self.pages);
             ok("default", default);
         }
         let start = VirtualAddress(self.quarters.start);

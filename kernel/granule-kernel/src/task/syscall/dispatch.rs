@@ -72,7 +72,6 @@ const WORDS: usize = (number::COUNT as usize).div_ceil(64);
 /// A bit for each number already reported; the last word is for all larger numbers.
 static REPORTED: [AtomicU64; WORDS + 1] = [const { AtomicU64::new(0) }; WORDS + 1];
 
-/// Reports an unknown number, once for each number.
 pub(crate) fn report_unknown(pid: u32, number: u64) {
     let (word, bit) = if number < number::COUNT {
         ((number / 64) as usize, 1 << (number % 64))

@@ -21,7 +21,6 @@ const MADV_DONTNEED: u64 = 4;
 const MADV_HUGEPAGE: u64 = 14;
 const MADV_NOHUGEPAGE: u64 = 15;
 
-/// The rights for a protection value.
 pub(crate) fn rights(protection: u64) -> Result<Rights, Errno> {
     if protection & !(PROT_READ | PROT_WRITE | PROT_EXEC) != 0 {
         return Err(Errno::EINVAL);

@@ -42,7 +42,6 @@ unsafe extern "C" fn landed() {
     )
 }
 
-/// Returns by this frame.
 fn go(frame: &[u64; WORDS]) -> ! {
     // SAFETY: what comes is up to the frame.
     unsafe {

@@ -174,7 +174,6 @@ const TO_OTHERS: [u64; 3] = [129, 130, 131];
 /// Those that wait, or end the run, more often than not.
 const WAITING: [u64; 4] = [133, 139, 73, 137];
 
-/// Makes the calls of a child.
 fn calls_of(seed: u64, page: u64) -> i32 {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let own = call(calls::GETPID, []) as u64;

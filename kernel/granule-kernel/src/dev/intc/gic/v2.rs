@@ -134,7 +134,6 @@ pub(in super::super) fn quiesce_cpu() -> Result<(), StillOn> {
     distributor.check_disabled(0..1, 0xffff)
 }
 
-/// See [`quiesce_rest`](super::super::quiesce_rest).
 pub(in super::super) fn quiesce_rest() -> Result<(), StillOn> {
     let [distributor, _] = registers();
     distributor.write(CTLR, 0);

@@ -157,7 +157,6 @@ const TYPER: u64 = 4;
 /// Offset from a redistributor's first frame to its frame of SGIs and PPIs.
 const SGI_FRAME: u64 = 0x1_0000;
 
-/// See [`quiesce_cpu`](super::super::quiesce_cpu).
 pub(in super::super) fn quiesce_cpu(percpu: &PerCpu) -> Result<(), StillOn> {
     GicCpuInterface::enable_group1(false);
     GicCpuInterface::set_priority_mask(0);
@@ -173,7 +172,6 @@ pub(in super::super) fn quiesce_cpu(percpu: &PerCpu) -> Result<(), StillOn> {
     own.check_disabled(0..1, 0)
 }
 
-/// See [`quiesce_rest`](super::super::quiesce_rest).
 pub(in super::super) fn quiesce_rest() -> Result<(), StillOn> {
     // SAFETY: `take`'s caller answers for the distributor.
     let distributor = unsafe { Registers::at(DISTRIBUTOR.load(Ordering::Relaxed)) };

@@ -3,8 +3,8 @@
 
 use super::super::quarters::{QUARTER, Quarters};
 use crate::arch::cpu;
-use crate::bench::support::{Random, ok};
-use crate::mm::{kernel_tables, merge};
+use crate::bench::support::{Random, kernel, ok};
+use crate::mm::merge;
 use crate::percpu;
 use crate::percpu::PerCpu;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -44,7 +44,7 @@ pub(super) fn visit(
     quarters: &Quarters,
 ) -> Did {
     let number = this.number() as u64;
-    let page = kernel_tables::kernel().map_or(1, |kernel| kernel.page());
+    let page = kernel().page();
     let mut random = Random::new(seed ^ number << 32);
     // How often each neighbour was written.
     let mut written = [0u64; NEIGHBOURS];
