@@ -1,7 +1,7 @@
 //! Hooks: places where the test image changes what the kernel does.
 //!
-//! The owner of the place defines a trait and one static [`Hook`] of it. `selftest` implements the trait and
-//! installs it, in the test image only. In every other image a hook is a zero-sized value whose [`Hook::get`]
+//! The owner of the place defines a structure of functions and one static [`Hook`] of it. `selftest` fills and installs
+//! it, in the test image only. In every other image a hook is a zero-sized value whose [`Hook::get`]
 //! is the constant `None`, so the compiler removes the branch. The hooks themselves do not live here.
 //!
 //! There are two images. `Image` is shipped and measured. `Image-test` (cargo feature `test-image`) is the
@@ -15,7 +15,7 @@
 //! "test-image")`. A CPU with its MMU off can call no hook: the request of `arm64.fake_cpu=` is data in its
 //! command (`handover::mailbox::Disguise`), of size zero in `Image`.
 
-/// A place for one implementation of the trait `T`.
+/// A place for one `T`: a structure of functions, or an implementation of a trait.
 pub(crate) struct Hook<T: ?Sized + Sync + 'static> {
     #[cfg(feature = "test-image")]
     installed: spin::Once<&'static T>,
@@ -33,7 +33,7 @@ impl<T: ?Sized + Sync + 'static> Hook<T> {
         }
     }
 
-    /// The installed implementation, if any.
+    /// The installed value, if any.
     #[inline(always)]
     pub(crate) fn get(&self) -> Option<&'static T> {
         #[cfg(feature = "test-image")]

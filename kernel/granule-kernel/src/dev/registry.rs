@@ -35,20 +35,19 @@ pub(crate) fn probe(driver: &Driver, running: PageSize) -> bool {
 }
 
 /// The test image's own drivers, which have no device.
-pub(crate) trait DriverHook: Sync {
+pub(crate) struct DriverHook {
     /// Probes the drivers that the command line names.
-    fn probe(&self, parameters: &Parameters<'_>, running: PageSize);
-
+    pub(crate) probe: fn(&Parameters<'_>, PageSize),
     /// All of these drivers, for the boot record.
-    fn drivers(&self) -> &'static [Driver];
+    pub(crate) drivers: &'static [Driver],
 }
 
 /// The installed hook over drivers.
-pub(crate) static MORE_DRIVERS: Hook<dyn DriverHook> = Hook::new();
+pub(crate) static MORE_DRIVERS: Hook<DriverHook> = Hook::new();
 
 /// The drivers that were probed. The others have no device, or were not needed.
 pub(crate) fn probed(running: PageSize) -> impl Iterator<Item = Probed> {
-    let more = MORE_DRIVERS.get().map(DriverHook::drivers);
+    let more = MORE_DRIVERS.get().map(|hook| hook.drivers);
     let all = DRIVERS.iter().copied().chain(more.into_iter().flatten());
     all.filter_map(move |driver| driver.probed(running))
 }

@@ -57,7 +57,7 @@ pub(super) fn handle(frame: &Frame) -> bool {
     };
     let hook = ABORTS
         .get()
-        .filter(|hook| abort.status.is_translation_fault() && hook.is_conflict(frame.far));
+        .filter(|hook| abort.status.is_translation_fault() && (hook.is_conflict)(frame.far));
     if !abort.status.is_tlb_conflict() && hook.is_none() {
         return false;
     }
@@ -73,7 +73,7 @@ pub(super) fn handle(frame: &Frame) -> bool {
         );
     }
     if let Some(hook) = hook {
-        hook.before_conflict();
+        (hook.before_conflict)();
     }
     // At EL2 with E2H and TGE set the instruction applies to EL2&0, the regime of this kernel.
     cpu::tlbi_vmalle1_local();

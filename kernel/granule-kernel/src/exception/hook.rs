@@ -7,16 +7,14 @@
 use crate::hook::Hook;
 
 /// Changes how aborts are handled.
-pub(crate) trait AbortHook: Sync {
+pub(crate) struct AbortHook {
     /// Whether a translation fault at `address` is treated as a TLB conflict abort.
-    fn is_conflict(&self, address: u64) -> bool;
-
+    pub(crate) is_conflict: fn(u64) -> bool,
     /// Called before the TLB is invalidated for such a fault.
-    fn before_conflict(&self);
-
+    pub(crate) before_conflict: fn(),
     /// Called before a walk checks whether the address translates now.
-    fn before_translation_fault(&self);
+    pub(crate) before_translation_fault: fn(),
 }
 
 /// The installed hook over aborts.
-pub(crate) static ABORTS: Hook<dyn AbortHook> = Hook::new();
+pub(crate) static ABORTS: Hook<AbortHook> = Hook::new();

@@ -34,7 +34,7 @@ pub(super) fn handle(frame: &Frame) -> bool {
         return false;
     }
     if let Some(hook) = ABORTS.get() {
-        hook.before_translation_fault();
+        (hook.before_translation_fault)();
     }
     if cpu::translate(frame.far).is_err() {
         return false;

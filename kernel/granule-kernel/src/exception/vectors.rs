@@ -68,6 +68,24 @@ global_asm!(
     b       user_exception_common
     .endm
 
+    .macro x2_to_x30 two, one
+    \two    x2, x3, [sp, #16]
+    \two    x4, x5, [sp, #32]
+    \two    x6, x7, [sp, #48]
+    \two    x8, x9, [sp, #64]
+    \two    x10, x11, [sp, #80]
+    \two    x12, x13, [sp, #96]
+    \two    x14, x15, [sp, #112]
+    \two    x16, x17, [sp, #128]
+    \two    x18, x19, [sp, #144]
+    \two    x20, x21, [sp, #160]
+    \two    x22, x23, [sp, #176]
+    \two    x24, x25, [sp, #192]
+    \two    x26, x27, [sp, #208]
+    \two    x28, x29, [sp, #224]
+    \one    x30, [sp, #240]
+    .endm
+
     .section .text.vectors, "ax"
     .balign 2048
     .global exception_vectors
@@ -89,21 +107,7 @@ exception_common:
     str     x0, [sp, #{sp}]
     mrs     x0, tpidrro_el0
     str     x0, [sp, #0]
-    stp     x2, x3, [sp, #16]
-    stp     x4, x5, [sp, #32]
-    stp     x6, x7, [sp, #48]
-    stp     x8, x9, [sp, #64]
-    stp     x10, x11, [sp, #80]
-    stp     x12, x13, [sp, #96]
-    stp     x14, x15, [sp, #112]
-    stp     x16, x17, [sp, #128]
-    stp     x18, x19, [sp, #144]
-    stp     x20, x21, [sp, #160]
-    stp     x22, x23, [sp, #176]
-    stp     x24, x25, [sp, #192]
-    stp     x26, x27, [sp, #208]
-    stp     x28, x29, [sp, #224]
-    str     x30, [sp, #240]
+    x2_to_x30 stp, str
     mrs     x2, elr_el1
     mrs     x3, spsr_el1
     mrs     x4, esr_el1
@@ -126,21 +130,7 @@ exception_common:
     msr     spsr_el1, x3
     ldr     x0, [sp, #0]
     msr     tpidrro_el0, x0
-    ldp     x2, x3, [sp, #16]
-    ldp     x4, x5, [sp, #32]
-    ldp     x6, x7, [sp, #48]
-    ldp     x8, x9, [sp, #64]
-    ldp     x10, x11, [sp, #80]
-    ldp     x12, x13, [sp, #96]
-    ldp     x14, x15, [sp, #112]
-    ldp     x16, x17, [sp, #128]
-    ldp     x18, x19, [sp, #144]
-    ldp     x20, x21, [sp, #160]
-    ldp     x22, x23, [sp, #176]
-    ldp     x24, x25, [sp, #192]
-    ldp     x26, x27, [sp, #208]
-    ldp     x28, x29, [sp, #224]
-    ldr     x30, [sp, #240]
+    x2_to_x30 ldp, ldr
     ldr     x0, [sp, #{sp}]
     ldr     x1, [sp, #8]
     mov     sp, x0
@@ -153,21 +143,7 @@ exception_common:
     //
     // sp = the frame, with x0 and x1 stored; x1 = vector number.
 user_exception_common:
-    stp     x2, x3, [sp, #16]
-    stp     x4, x5, [sp, #32]
-    stp     x6, x7, [sp, #48]
-    stp     x8, x9, [sp, #64]
-    stp     x10, x11, [sp, #80]
-    stp     x12, x13, [sp, #96]
-    stp     x14, x15, [sp, #112]
-    stp     x16, x17, [sp, #128]
-    stp     x18, x19, [sp, #144]
-    stp     x20, x21, [sp, #160]
-    stp     x22, x23, [sp, #176]
-    stp     x24, x25, [sp, #192]
-    stp     x26, x27, [sp, #208]
-    stp     x28, x29, [sp, #224]
-    str     x30, [sp, #240]
+    x2_to_x30 stp, str
     mrs     x0, sp_el0
     mrs     x2, elr_el1
     mrs     x3, spsr_el1
@@ -196,21 +172,7 @@ user_return:
     msr     sp_el0, x4
     msr     tpidrro_el0, xzr
     ldp     x0, x1, [sp]
-    ldp     x2, x3, [sp, #16]
-    ldp     x4, x5, [sp, #32]
-    ldp     x6, x7, [sp, #48]
-    ldp     x8, x9, [sp, #64]
-    ldp     x10, x11, [sp, #80]
-    ldp     x12, x13, [sp, #96]
-    ldp     x14, x15, [sp, #112]
-    ldp     x16, x17, [sp, #128]
-    ldp     x18, x19, [sp, #144]
-    ldp     x20, x21, [sp, #160]
-    ldp     x22, x23, [sp, #176]
-    ldp     x24, x25, [sp, #192]
-    ldp     x26, x27, [sp, #208]
-    ldp     x28, x29, [sp, #224]
-    ldr     x30, [sp, #240]
+    x2_to_x30 ldp, ldr
     add     sp, sp, #{frame_bytes}
     eret
 

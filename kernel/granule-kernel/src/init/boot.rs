@@ -131,7 +131,7 @@ fn boot(
         handover.entry.counter,
         |stage, tables| {
             if let Some(hook) = BOOT.get() {
-                hook.before_check(parameters, stage, tables, &placement);
+                (hook.before_check)(parameters, stage, tables, &placement);
             }
         },
     ) {
@@ -223,7 +223,7 @@ fn boot(
     report::memory(given_back, &pages, page_size.bytes());
     report::cpus(&cpus, page_size);
     if let Some(hook) = registry::MORE_DRIVERS.get() {
-        hook.probe(parameters, page_size);
+        (hook.probe)(parameters, page_size);
     }
     report::drivers(page_size);
     arrive::report(&arrival, handover, &placement, &geometry);
@@ -231,12 +231,12 @@ fn boot(
         report::left_by_last_boot(&left);
     }
     if let Some(hook) = BOOT.get() {
-        hook.tables_are_up(parameters).unwrap_or_else(|error| {
+        (hook.tables_are_up)(parameters).unwrap_or_else(|error| {
             refuse::refuse(format_args!(
                 "arm64.inject_conflict= cannot be granted: {error}"
             ))
         });
-        hook.boot_is_done(&request, parameters);
+        (hook.boot_is_done)(&request, parameters);
     }
     if let Some(bench) = parameters.bench {
         bench::run(bench, request.counter);
@@ -404,7 +404,7 @@ fn instruction_counter(
         Ok(counter) => {
             println!("granule: counting instructions by {counter}");
             if let Some(hook) = BOOT.get() {
-                hook.counter_is_up(parameters, &counter);
+                (hook.counter_is_up)(parameters, &counter);
             }
             Some(counter)
         }

@@ -10,28 +10,18 @@ use granule::table::TableError;
 use granule_kcore::parameters::Parameters;
 
 /// Acts at steps of the boot.
-pub(crate) trait BootHook: Sync {
+pub(crate) struct BootHook {
     /// Called once the console works.
-    fn console_is_up(&self, parameters: &Parameters<'_>);
-
+    pub(crate) console_is_up: fn(&Parameters<'_>),
     /// Called once instructions can be counted.
-    fn counter_is_up(&self, parameters: &Parameters<'_>, counter: &InstructionCounter);
-
+    pub(crate) counter_is_up: fn(&Parameters<'_>, &InstructionCounter),
     /// Called before a stage of the self-check.
-    fn before_check(
-        &self,
-        parameters: &Parameters<'_>,
-        stage: Stage,
-        tables: &mut dyn Tree,
-        placement: &Placement,
-    );
-
+    pub(crate) before_check: fn(&Parameters<'_>, Stage, &mut dyn Tree, &Placement),
     /// Called once the kernel's tables are complete, before the first test.
-    fn tables_are_up(&self, parameters: &Parameters<'_>) -> Result<(), TableError>;
-
+    pub(crate) tables_are_up: fn(&Parameters<'_>) -> Result<(), TableError>,
     /// Called last, before the benchmarks and the programs.
-    fn boot_is_done(&self, request: &Request<'_>, parameters: &Parameters<'_>);
+    pub(crate) boot_is_done: fn(&Request<'_>, &Parameters<'_>),
 }
 
 /// The installed hook over the boot.
-pub(crate) static BOOT: Hook<dyn BootHook> = Hook::new();
+pub(crate) static BOOT: Hook<BootHook> = Hook::new();

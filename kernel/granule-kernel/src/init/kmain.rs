@@ -54,7 +54,7 @@ pub(crate) fn run(handover: &'static Handover) -> ! {
     let parameters = Parameters::parse(line, |problem| println!("granule: {problem}"));
     power::print_no_way(handover);
     if let Some(hook) = BOOT.get() {
-        hook.console_is_up(&parameters);
+        (hook.console_is_up)(&parameters);
     }
     finish(boot::run(handover, &parameters))
 }
@@ -66,7 +66,7 @@ fn register() {
     fatal::panic::EXPLAIN.call_once(|| fault::why);
     fatal::panic::TASK_STACKS.call_once(|| sched::stack::holds);
     off::CAME_BACK.call_once(|| sched::admit);
-    task::next_kernel::NEXT_KERNEL.call_once(|| &kexec::syscall::Kexec);
+    task::next_kernel::NEXT_KERNEL.call_once(|| kexec::syscall::NEXT_KERNEL);
 }
 
 /// Most bytes of the command line that are kept, as in Linux.

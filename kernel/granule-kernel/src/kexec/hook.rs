@@ -9,25 +9,20 @@ use crate::mm::pages::NoMemory;
 use granule_kexec::{PhysRange, RelocationList};
 
 /// Changes how a next kernel is loaded and left for.
-pub(crate) trait KexecHook: Sync {
+pub(crate) struct KexecHook {
     /// A forced place for the segment `name`, whatever lies there.
-    fn place(&self, name: &str) -> Option<u64>;
-
+    pub(crate) place: fn(&str) -> Option<u64>,
     /// Pages of a segment's place to hold while the segments are read, if any.
-    fn in_use(&self, place: &PhysRange) -> Option<Result<Held, NoMemory>>;
-
+    pub(crate) in_use: fn(&PhysRange) -> Option<Result<Held, NoMemory>>,
     /// Called once the list is sealed.
-    fn sealed(&self, list: &RelocationList);
-
+    pub(crate) sealed: fn(&RelocationList),
     /// Called before the tables are checked.
-    fn before_check(&self, kernel: &Kernel, loaded: &Loaded);
-
+    pub(crate) before_check: fn(&Kernel, &Loaded),
     /// Called after the last check, before the jump.
-    fn before_jump(&self, loaded: &Loaded);
-
+    pub(crate) before_jump: fn(&Loaded),
     /// An interrupt to report as still enabled.
-    fn loud(&self) -> Option<u32>;
+    pub(crate) loud: fn() -> Option<u32>,
 }
 
 /// The hook of leaving for the next kernel.
-pub(crate) static KEXEC: Hook<dyn KexecHook> = Hook::new();
+pub(crate) static KEXEC: Hook<KexecHook> = Hook::new();

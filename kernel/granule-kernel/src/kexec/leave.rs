@@ -166,7 +166,7 @@ fn prepare(loaded: &Loaded) -> Result<CpuSet, Stays> {
     let kernel = kernel_tables::kernel().ok_or(Stays::NothingLoaded)?;
     loaded.verify().map_err(Stays::RelocationList)?;
     if let Some(hook) = KEXEC.get() {
-        hook.before_check(kernel, loaded);
+        (hook.before_check)(kernel, loaded);
     }
     TableVerification::new(kernel, loaded)
         .run(|records| {
@@ -224,7 +224,7 @@ fn data_line() -> u64 {
 /// The point of no return. `stood` is the count of task switches when all tasks stood still.
 fn go(loaded: &Loaded, header: &ListHeader, call: u64, stood: u64) -> ! {
     if let Some(hook) = KEXEC.get() {
-        hook.before_jump(loaded);
+        (hook.before_jump)(loaded);
     }
     let uncached = header.flags & UNCACHED != 0;
     let counts = InstructionCounts::of(&Words, loaded.list.head(), header, data_line());

@@ -208,7 +208,7 @@ impl Loader<'_> {
         };
         loaded.seal(cpu::tcr_el1())?;
         if let Some(hook) = KEXEC.get() {
-            hook.sealed(&loaded.list);
+            (hook.sealed)(&loaded.list);
         }
         Ok(loaded)
     }
@@ -266,7 +266,7 @@ impl Loader<'_> {
         };
         let mut segments = Segments::new();
         for name in NAMES {
-            let forced = KEXEC.get().and_then(|hook| hook.place(name));
+            let forced = KEXEC.get().and_then(|hook| (hook.place)(name));
             let bytes = match name {
                 KERNEL => self.request.kernel.len() as u64,
                 INITRD => match self.request.initrd {
@@ -387,7 +387,7 @@ impl Loader<'_> {
             return Ok(ArrayVec::new());
         };
         let places = segments.iter().take(MOST_SEGMENTS).map(Segment::place);
-        places.filter_map(|place| hook.in_use(&place)).collect()
+        places.filter_map(|place| (hook.in_use)(&place)).collect()
     }
 
     /// The tables that the relocation code runs on.

@@ -3,7 +3,7 @@
 //!
 //! No device here writes memory: the kernel drives only the UART and the interrupt controller.
 
-use super::hook::{KEXEC, KexecHook};
+use super::hook::KEXEC;
 use crate::arch::counter;
 use crate::dev::console::println;
 use crate::dev::intc;
@@ -17,7 +17,7 @@ pub(super) fn devices() -> Result<(), StillOn> {
     let this = percpu::this();
     timer::off();
     counter::stop();
-    let loud = KEXEC.get().and_then(KexecHook::loud);
+    let loud = KEXEC.get().and_then(|hook| (hook.loud)());
     let quiesced = intc::quiesce_cpu(this)
         .and_then(|()| intc::quiesce_rest())
         .and_then(|()| loud.map_or(Ok(()), |number| Err(StillOn::enabled(number))));

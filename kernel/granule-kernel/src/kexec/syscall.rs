@@ -24,32 +24,18 @@ const DEBUG: u64 = 8;
 /// place directly, so that every byte is copied.
 const NO_CMA: u64 = 0x10;
 
-/// The `NextKernel` of this kernel.
-pub(crate) struct Kexec;
-
-impl NextKernel for Kexec {
-    fn load(&self, current: &mut Current<'_>, arguments: Arguments) -> CallResult {
-        load(current, arguments)
-    }
-
-    fn reboot(&self, current: &mut Current<'_>, arguments: Arguments) -> CallResult {
-        reboot(current, arguments)
-    }
-
-    fn is_asked(&self) -> bool {
-        leave::is_asked()
-    }
-
-    fn serve(&self) {
-        leave::serve();
-    }
-
-    fn forget(&self) {
+/// The functions by which user space loads a next kernel and leaves for it.
+pub(crate) const NEXT_KERNEL: NextKernel = NextKernel {
+    load,
+    reboot,
+    is_asked: leave::is_asked,
+    serve: leave::serve,
+    forget: || {
         if let Some(busy) = Busy::take() {
             unload(&busy);
         }
-    }
-}
+    },
+};
 
 /// `kexec_file_load`. The flag for a crash kernel is refused: a panic does not start another kernel.
 fn load(

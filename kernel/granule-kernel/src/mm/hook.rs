@@ -58,19 +58,14 @@ pub(crate) trait TableHook: Sync {
 /// The installed hook over table entries.
 pub(crate) static TABLES: Hook<dyn TableHook> = Hook::new();
 
-/// Makes allocations fail as if memory had run out.
-pub(crate) trait AllocationHook: Sync {
-    /// Whether the next allocation must fail.
-    fn refuses(&self) -> bool;
-}
-
-/// The installed hook over allocations of frames, of blocks of frames and of reserved tables.
-pub(crate) static ALLOCATIONS: Hook<dyn AllocationHook> = Hook::new();
+/// The installed hook that makes allocations of frames, of blocks of frames and of reserved tables fail as if memory had
+/// run out: whether the next one must.
+pub(crate) static ALLOCATIONS: Hook<fn() -> bool> = Hook::new();
 
 /// Whether the hook makes the next allocation fail.
 #[inline(always)]
 pub(crate) fn refuses_allocation() -> bool {
-    ALLOCATIONS.get().is_some_and(AllocationHook::refuses)
+    ALLOCATIONS.get().is_some_and(|refuses| refuses())
 }
 
 /// The environment of the kernel's tables with the hook over table entries in front.

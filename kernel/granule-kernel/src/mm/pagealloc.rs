@@ -7,7 +7,7 @@
 #![allow(unsafe_code, reason = "pages whose entries only the caller changes")]
 
 use super::kernel_tables::{self, Flush, Kernel};
-use super::pages::{self, PageWatch, Pages};
+use super::pages::{self, Pages};
 use granule::arch::{PhysicalAddress, VirtualAddress};
 use granule_kcore::frames::tables::Source;
 
@@ -34,25 +34,14 @@ pub(crate) fn invalidate_free_pages() {
             });
         });
     });
-    pages::watch_by(VALIDITY.call_once(|| Validity(kernel)));
+    pages::watch_by(set);
 }
 
 /// Makes pages valid when they are allocated, and invalid when they are freed.
-struct Validity(&'static Kernel);
-
-impl PageWatch for Validity {
-    fn allocated(&self, start: PhysicalAddress, bytes: u64) {
-        set(self.0, start, bytes, true);
-    }
-
-    fn freed(&self, start: PhysicalAddress, bytes: u64) {
-        set(self.0, start, bytes, false);
-    }
-}
-
-static VALIDITY: spin::Once<Validity> = spin::Once::new();
-
-fn set(kernel: &Kernel, start: PhysicalAddress, bytes: u64, valid: bool) {
+fn set(start: PhysicalAddress, bytes: u64, valid: bool) {
+    let Some(kernel) = kernel_tables::kernel() else {
+        return;
+    };
     let Some(address) = address(kernel, start) else {
         return;
     };

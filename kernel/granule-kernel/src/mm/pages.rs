@@ -88,31 +88,25 @@ fn fill(
     })
 }
 
-/// Receives each page after it is allocated, before its first use, and each page that is freed, before it can
-/// be allocated again.
-pub(super) trait PageWatch: Sync {
-    /// `bytes` bytes from `start` were just allocated and are not in use yet.
-    fn allocated(&self, start: PhysicalAddress, bytes: u64);
+/// A receiver of each page after it is allocated, before its first use (`true`), and of each page that is freed, before it
+/// can be allocated again: the first address, the number of bytes.
+type PageWatch = fn(PhysicalAddress, u64, bool);
 
-    /// `bytes` bytes from `start` are about to be free, or have just become free and cannot be allocated yet.
-    fn freed(&self, start: PhysicalAddress, bytes: u64);
-}
+static WATCH: spin::Once<PageWatch> = spin::Once::new();
 
-static WATCH: spin::Once<&'static dyn PageWatch> = spin::Once::new();
-
-pub(super) fn watch_by(watch: &'static dyn PageWatch) {
+pub(super) fn watch_by(watch: PageWatch) {
     WATCH.call_once(|| watch);
 }
 
 pub(super) fn notify_allocated(start: PhysicalAddress, bytes: u64) {
     if let Some(watch) = WATCH.get() {
-        watch.allocated(start, bytes);
+        watch(start, bytes, true);
     }
 }
 
 pub(super) fn notify_freed(start: PhysicalAddress, bytes: u64) {
     if let Some(watch) = WATCH.get() {
-        watch.freed(start, bytes);
+        watch(start, bytes, false);
     }
 }
 

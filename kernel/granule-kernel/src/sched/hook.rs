@@ -5,20 +5,19 @@
 use crate::hook::Hook;
 
 /// Looks at stacks, for tests.
-pub(crate) trait StackHook: Sync {
+pub(crate) struct StackHook {
     /// A stack of [`BYTES`](super::stack::BYTES) was made.
     ///
     /// # Safety
     ///
     /// The stack from `bottom` on must be mapped, and nothing else may use it.
-    unsafe fn made(&self, bottom: u64);
-
+    pub(crate) made: unsafe fn(u64),
     /// Its task has left it for good.
     ///
     /// # Safety
     ///
     /// As for [`made`](Self::made).
-    unsafe fn unused(&self, bottom: u64);
+    pub(crate) unused: unsafe fn(u64),
 }
 
-pub(crate) static STACKS: Hook<dyn StackHook> = Hook::new();
+pub(crate) static STACKS: Hook<StackHook> = Hook::new();

@@ -40,21 +40,19 @@ use thread::{Saved, Thread};
 pub(crate) const MOST_TASKS: usize = granule_linux_abi::processes::MOST_PROCESSES;
 
 /// The scheduler's calls to the tasks above it.
-#[allow(unsafe_code, reason = "the address space of a task that this CPU runs")]
-pub(crate) trait TaskCalls: Sync {
-    /// Makes this CPU enter the address space of the task at `place`, with interrupts masked.
+pub(crate) struct TaskCalls {
+    /// Makes this CPU enter the address space of the task at a place, with interrupts masked.
     ///
     /// # Safety
     ///
     /// This CPU has taken the task from the queue and leaves the space before it hands the task on.
-    unsafe fn enter_space(&self, place: usize);
-
-    /// The task at `place` has left its CPU for good, and its thread is unused.
-    fn bury(&self, place: usize);
+    pub(crate) enter_space: unsafe fn(usize),
+    /// The task at a place has left its CPU for good, and its thread is unused.
+    pub(crate) bury: fn(usize),
 }
 
-/// The tasks' implementation, set before the first task begins.
-pub(crate) static TASK_CALLS: spin::Once<&'static dyn TaskCalls> = spin::Once::new();
+/// The tasks' functions, set before the first task begins.
+pub(crate) static TASK_CALLS: spin::Once<TaskCalls> = spin::Once::new();
 
 /// The scheduler's part of a task.
 pub(crate) struct Entity {
@@ -301,7 +299,7 @@ pub(crate) fn run_one() -> bool {
     // SAFETY: the saved registers of a task belong to the CPU that dequeued the task, until
     // `switched_out` hands it on. The CPU leaves the space before that.
     unsafe {
-        calls.enter_space(place);
+        (calls.enter_space)(place);
         load_fp(&raw const (*saved).fp);
         registers::set_thread_pointer((*saved).thread_pointer);
     }
@@ -330,7 +328,7 @@ pub(crate) fn run_one() -> bool {
             entity
                 .thread
                 .store(core::ptr::null_mut(), Ordering::Release);
-            calls.bury(place);
+            (calls.bury)(place);
         }
     }
     true

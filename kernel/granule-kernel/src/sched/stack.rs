@@ -126,7 +126,7 @@ impl Stack {
         let bottom = slot + memory.in_page();
         if let Some(hook) = STACKS.get() {
             // SAFETY: the stack was just mapped, and nothing uses it before the task begins.
-            unsafe { hook.made(bottom) };
+            unsafe { (hook.made)(bottom) };
         }
         // SAFETY: as above.
         unsafe { (bottom as *mut u64).write(bottom) };
@@ -160,7 +160,7 @@ impl Drop for Stack {
     fn drop(&mut self) {
         if let Some(hook) = STACKS.get() {
             // SAFETY: the stack is still mapped, and its task never runs again.
-            unsafe { hook.unused(self.bottom) };
+            unsafe { (hook.unused)(self.bottom) };
         }
         let start = VirtualAddress(self.bottom - self.memory.in_page());
         let bytes = self.memory.mapped();

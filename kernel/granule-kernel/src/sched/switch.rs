@@ -78,23 +78,41 @@ unsafe extern "C" {
 
 global_asm!(
     r#"
+    .macro x19_to_x30 two, at
+    \two    x19, x20, [\at, #0]
+    \two    x21, x22, [\at, #16]
+    \two    x23, x24, [\at, #32]
+    \two    x25, x26, [\at, #48]
+    \two    x27, x28, [\at, #64]
+    \two    x29, x30, [\at, #80]
+    .endm
+
+    .macro q0_to_q31 two
+    \two    q0, q1, [x0, #0]
+    \two    q2, q3, [x0, #32]
+    \two    q4, q5, [x0, #64]
+    \two    q6, q7, [x0, #96]
+    \two    q8, q9, [x0, #128]
+    \two    q10, q11, [x0, #160]
+    \two    q12, q13, [x0, #192]
+    \two    q14, q15, [x0, #224]
+    \two    q16, q17, [x0, #256]
+    \two    q18, q19, [x0, #288]
+    \two    q20, q21, [x0, #320]
+    \two    q22, q23, [x0, #352]
+    \two    q24, q25, [x0, #384]
+    \two    q26, q27, [x0, #416]
+    \two    q28, q29, [x0, #448]
+    \two    q30, q31, [x0, #480]
+    .endm
+
     .section .text.switch_context, "ax"
     .global switch_context
 switch_context:
     mov     x9, sp
-    stp     x19, x20, [x0, #0]
-    stp     x21, x22, [x0, #16]
-    stp     x23, x24, [x0, #32]
-    stp     x25, x26, [x0, #48]
-    stp     x27, x28, [x0, #64]
-    stp     x29, x30, [x0, #80]
+    x19_to_x30 stp, x0
     str     x9, [x0, #{sp}]
-    ldp     x19, x20, [x1, #0]
-    ldp     x21, x22, [x1, #16]
-    ldp     x23, x24, [x1, #32]
-    ldp     x25, x26, [x1, #48]
-    ldp     x27, x28, [x1, #64]
-    ldp     x29, x30, [x1, #80]
+    x19_to_x30 ldp, x1
     ldr     x9, [x1, #{sp}]
     mov     sp, x9
     ret
@@ -103,22 +121,7 @@ switch_context:
     .arch_extension simd
     .global save_fp
 save_fp:
-    stp     q0, q1, [x0, #0]
-    stp     q2, q3, [x0, #32]
-    stp     q4, q5, [x0, #64]
-    stp     q6, q7, [x0, #96]
-    stp     q8, q9, [x0, #128]
-    stp     q10, q11, [x0, #160]
-    stp     q12, q13, [x0, #192]
-    stp     q14, q15, [x0, #224]
-    stp     q16, q17, [x0, #256]
-    stp     q18, q19, [x0, #288]
-    stp     q20, q21, [x0, #320]
-    stp     q22, q23, [x0, #352]
-    stp     q24, q25, [x0, #384]
-    stp     q26, q27, [x0, #416]
-    stp     q28, q29, [x0, #448]
-    stp     q30, q31, [x0, #480]
+    q0_to_q31 stp
     mrs     x1, fpsr
     mrs     x2, fpcr
     str     x1, [x0, #{fpsr}]
@@ -127,22 +130,7 @@ save_fp:
 
     .global load_fp
 load_fp:
-    ldp     q0, q1, [x0, #0]
-    ldp     q2, q3, [x0, #32]
-    ldp     q4, q5, [x0, #64]
-    ldp     q6, q7, [x0, #96]
-    ldp     q8, q9, [x0, #128]
-    ldp     q10, q11, [x0, #160]
-    ldp     q12, q13, [x0, #192]
-    ldp     q14, q15, [x0, #224]
-    ldp     q16, q17, [x0, #256]
-    ldp     q18, q19, [x0, #288]
-    ldp     q20, q21, [x0, #320]
-    ldp     q22, q23, [x0, #352]
-    ldp     q24, q25, [x0, #384]
-    ldp     q26, q27, [x0, #416]
-    ldp     q28, q29, [x0, #448]
-    ldp     q30, q31, [x0, #480]
+    q0_to_q31 ldp
     ldr     x1, [x0, #{fpsr}]
     ldr     x2, [x0, #{fpcr}]
     msr     fpsr, x1

@@ -8,7 +8,6 @@
 //! from one: frames, blocks of frames, and reservations for tables, of programs and of the kernel.
 
 use crate::arch::cpu;
-use crate::mm::hook::AllocationHook;
 use crate::sched;
 use crate::sched::MOST_TASKS;
 use crate::task::task_table::Task;
@@ -81,14 +80,8 @@ pub(super) fn inherit(parent: &Task, child: &Task) {
     mark(child.place(), counts(parent.place()));
 }
 
-/// The hook that makes allocations fail.
-pub(super) struct Refusals;
-
-impl AllocationHook for Refusals {
-    fn refuses(&self) -> bool {
-        ARMED.load(Ordering::Relaxed) && counted()
-    }
-}
+/// The hook: whether the next allocation must fail.
+pub(super) static REFUSES: fn() -> bool = || ARMED.load(Ordering::Relaxed) && counted();
 
 #[cold]
 fn counted() -> bool {

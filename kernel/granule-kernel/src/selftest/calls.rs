@@ -51,6 +51,11 @@ per_cpu! {
     static BEFORE: AtomicU64 = AtomicU64::new(0);
 }
 
+per_cpu! {
+    /// The CPU's turns at an earlier time.
+    static TURNS: AtomicU64 = AtomicU64::new(0);
+}
+
 /// Begins to count on all CPUs.
 fn reset() {
     for count in COUNT.all() {
@@ -66,15 +71,10 @@ fn get(cpu: usize) -> u64 {
     value(&COUNT, cpu)
 }
 
-fn keep(now: impl Fn(usize) -> u64) {
-    for (cpu, before) in BEFORE.all().enumerate() {
+fn keep(values: &'static Local<AtomicU64>, now: impl Fn(usize) -> u64) {
+    for (cpu, before) in values.all().enumerate() {
         before.store(now(cpu), Ordering::Relaxed);
     }
-}
-
-/// Returns the value that [`keep`] kept of the CPU.
-fn kept(cpu: usize) -> u64 {
-    value(&BEFORE, cpu)
 }
 
 fn value(values: &'static Local<AtomicU64>, cpu: usize) -> u64 {
@@ -104,15 +104,10 @@ pub(crate) fn run(request: &Request<'_>, parameters: &Parameters<'_>) {
     }
 }
 
-/// Returns the number of calls that the CPU answered, by its own count.
-fn answered(cpu: usize) -> u64 {
-    ipi::answered(cpu)
-}
-
 fn calls() {
     let online = percpu::online();
     let others = online.without(0);
-    keep(answered);
+    keep(&BEFORE, ipi::answered);
     reset();
     let rounds = ROUNDS / online.len() as u64;
     for round in 1..=rounds {
@@ -123,7 +118,7 @@ fn calls() {
     }
     for cpu in others.iter() {
         assert_eq!(
-            answered(cpu) - kept(cpu),
+            ipi::answered(cpu) - value(&BEFORE, cpu),
             rounds,
             "calls that CPU {cpu} counted"
         );
@@ -132,7 +127,7 @@ fn calls() {
 
     // Every CPU calls every other at the same time. One call starts the job on each.
     let rounds = CROSS_ROUNDS / (online.len() * online.len()) as u64;
-    keep(answered);
+    keep(&BEFORE, ipi::answered);
     reset();
     let call_all = |this: &'static PerCpu| {
         for _ in 0..rounds {
@@ -148,7 +143,7 @@ fn calls() {
         assert_eq!(get(cpu), each, "cross calls that CPU {cpu} ran");
         let waking = u64::from(cpu != 0);
         assert_eq!(
-            answered(cpu) - kept(cpu),
+            ipi::answered(cpu) - value(&BEFORE, cpu),
             each + waking,
             "cross calls that CPU {cpu} counted"
         );
@@ -232,7 +227,7 @@ fn park(request: &Request<'_>) -> Result<(), TableError> {
 
     let online = percpu::online();
     let others = online.without(0);
-    keep(parked);
+    keep(&BEFORE, parking::parkings);
     reset();
     let (stop, expected) = (AtomicBool::new(false), AtomicU64::new(0));
     // Reads the page all the time, so that its translation is cached when the CPU is parked. Each read must
@@ -264,7 +259,7 @@ fn park(request: &Request<'_>) -> Result<(), TableError> {
     let mut parkings = 0;
     for cpu in others.iter() {
         assert_eq!(
-            parked(cpu) - kept(cpu),
+            parking::parkings(cpu) - value(&BEFORE, cpu),
             PARKINGS,
             "times that CPU {cpu} was parked"
         );
@@ -273,25 +268,6 @@ fn park(request: &Request<'_>) -> Result<(), TableError> {
     println!("@granule test.park.parkings={parkings}");
     println!("@granule test.park.changes={PARKINGS}");
     Ok(())
-}
-
-per_cpu! {
-    /// The CPU's turns at an earlier time.
-    static TURNS: AtomicU64 = AtomicU64::new(0);
-}
-
-fn keep_turns() {
-    for (cpu, before) in TURNS.all().enumerate() {
-        before.store(get(cpu), Ordering::Relaxed);
-    }
-}
-
-fn turns_before(cpu: usize) -> u64 {
-    value(&TURNS, cpu)
-}
-
-fn parked(cpu: usize) -> u64 {
-    parking::parkings(cpu)
 }
 
 /// Parks the other CPUs, changes the page and releases them, `PARKINGS` times.
@@ -303,7 +279,7 @@ fn rounds(tables: &mut dyn Tree, pages: [u64; 2], expected: &AtomicU64) -> Resul
         let [even, odd] = pages;
         let output = if number == 0 { even } else { odd };
         parking::with_others_parked(|| {
-            keep_turns();
+            keep(&TURNS, get);
             let start = cpu::counter_now();
             let result = point(tables, output);
             bring_up::tlbi_vmalle1_local();
@@ -315,7 +291,7 @@ fn rounds(tables: &mut dyn Tree, pages: [u64; 2], expected: &AtomicU64) -> Resul
             for cpu in others.iter() {
                 assert_eq!(
                     get(cpu),
-                    turns_before(cpu),
+                    value(&TURNS, cpu),
                     "turns of CPU {cpu}, which is parked"
                 );
             }
@@ -331,10 +307,10 @@ fn rounds(tables: &mut dyn Tree, pages: [u64; 2], expected: &AtomicU64) -> Resul
 
 /// Waits until every other CPU has begun and ended a turn.
 fn wait_for_a_turn() {
-    keep_turns();
+    keep(&TURNS, get);
     let mut timeout = cpu::timeout(PATIENCE_S);
     for cpu in percpu::online().without(0).iter() {
-        while get(cpu) < turns_before(cpu) + 2 {
+        while get(cpu) < value(&TURNS, cpu) + 2 {
             assert!(
                 !timeout.is_over(cpu::counter_now()),
                 "CPU {cpu} does not go on after it was parked"

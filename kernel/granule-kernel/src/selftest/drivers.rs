@@ -3,10 +3,9 @@
 use crate::dev::console::println;
 use crate::dev::driver::Driver;
 use crate::dev::registry::{self, DriverHook};
-use granule::arch::PageSize::{self, K4, K16, K64};
+use granule::arch::PageSize::{K4, K16, K64};
 use granule_boot::driver::Requirement;
 use granule_boot::sizes::SizeSet;
-use granule_kcore::parameters::Parameters;
 
 /// The drivers; each name is the word of `granule.test=`.
 static DRIVERS: [Driver; 5] = [
@@ -21,19 +20,14 @@ static DRIVERS: [Driver; 5] = [
 ];
 
 /// The hook that probes the driver on the command line.
-pub(super) struct TestDrivers;
-
-impl DriverHook for TestDrivers {
-    fn probe(&self, parameters: &Parameters<'_>, running: PageSize) {
+pub(super) static HOOK: DriverHook = DriverHook {
+    probe: |parameters, running| {
         let wanted = |driver: &&Driver| parameters.test.asks_for(driver.name.as_bytes());
         if let Some(driver) = DRIVERS.iter().find(wanted)
             && registry::probe(driver, running)
         {
             println!("granule: driver {} is in use", driver.name);
         }
-    }
-
-    fn drivers(&self) -> &'static [Driver] {
-        &DRIVERS
-    }
-}
+    },
+    drivers: &DRIVERS,
+};

@@ -20,7 +20,7 @@ use granule::table::{Leaves, Visit};
 use granule_kcore::kexec::handoff_note::NAMES;
 use granule_kcore::kexec::test_words::TestWords;
 use granule_kcore::parameters::Parameters;
-use granule_kexec::{ListMemory, PhysRange, RelocationList, verify};
+use granule_kexec::{ListMemory, PhysRange, verify};
 use granule_trace::recorder::Counters;
 
 /// AP\[2\] of a descriptor.
@@ -43,39 +43,26 @@ pub(super) fn stays(number: usize) -> bool {
 }
 
 /// The hook that does the damage.
-pub(super) struct Damage;
-
-impl KexecHook for Damage {
-    fn place(&self, name: &str) -> Option<u64> {
+pub(super) static DAMAGE: KexecHook = KexecHook {
+    place: |name| {
         let mut places = NAMES.into_iter().zip(words().places);
         places.find(|(each, _)| *each == name)?.1
-    }
-
-    fn in_use(&self, place: &PhysRange) -> Option<Result<Held, NoMemory>> {
-        Some(hold_middle(place, words().frees?))
-    }
-
-    fn sealed(&self, list: &RelocationList) {
+    },
+    in_use: |place| Some(hold_middle(place, words().frees?)),
+    sealed: |list| {
         if let Some(bit) = words().flip {
             let byte = list.head().0 + bit / 8 % list.page().bytes();
             flip(byte, (bit % 8) as u32);
         }
-    }
-
-    fn before_check(&self, kernel: &Kernel, loaded: &Loaded) {
-        spoil(kernel, loaded, &words());
-    }
-
-    fn before_jump(&self, loaded: &Loaded) {
+    },
+    before_check: |kernel, loaded| spoil(kernel, loaded, &words()),
+    before_jump: |loaded| {
         if let Some(byte) = words().decay {
             decay(loaded, byte);
         }
-    }
-
-    fn loud(&self) -> Option<u32> {
-        words().loud.map(|number| number as u32)
-    }
-}
+    },
+    loud: || words().loud.map(|number| number as u32),
+};
 
 /// Allocates every other page in the middle of a place. They are freed once the search for free pages there
 /// is over.

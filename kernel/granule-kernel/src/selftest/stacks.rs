@@ -4,7 +4,6 @@
 #![allow(unsafe_code, reason = "unused stacks are painted and read")]
 
 use crate::dev::console::println;
-use crate::sched::hook::StackHook;
 use crate::sched::stack::BYTES;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use granule_kcore::parameters::Parameters;
@@ -22,9 +21,6 @@ pub(super) fn open(parameters: &Parameters<'_>) {
     ASKED.store(parameters.test.asks_for(b"stacks"), Ordering::Relaxed);
 }
 
-/// The hook that paints and measures.
-pub(super) struct Painter;
-
 /// Returns the words of a stack but the lowest, which detects overflows.
 fn words(bottom: u64) -> impl Iterator<Item = *mut u64> {
     (bottom + 8..bottom + BYTES)
@@ -32,26 +28,34 @@ fn words(bottom: u64) -> impl Iterator<Item = *mut u64> {
         .map(|at| at as *mut u64)
 }
 
-impl StackHook for Painter {
-    unsafe fn made(&self, bottom: u64) {
-        if !ASKED.load(Ordering::Relaxed) {
-            return;
-        }
-        for word in words(bottom) {
-            // SAFETY: the caller guarantees it.
-            unsafe { word.write_volatile(PAINT) };
-        }
+/// Paints a stack.
+///
+/// # Safety
+///
+/// As for [`StackHook::made`](crate::sched::hook::StackHook::made).
+pub(super) unsafe fn made(bottom: u64) {
+    if !ASKED.load(Ordering::Relaxed) {
+        return;
     }
-
-    unsafe fn unused(&self, bottom: u64) {
-        if !ASKED.load(Ordering::Relaxed) {
-            return;
-        }
+    for word in words(bottom) {
         // SAFETY: the caller guarantees it.
-        let unused = words(bottom).take_while(|word| unsafe { word.read_volatile() } == PAINT);
-        let used = BYTES - 8 * (unused.count() as u64 + 1);
-        MOST_USED.fetch_max(used, Ordering::Relaxed);
+        unsafe { word.write_volatile(PAINT) };
     }
+}
+
+/// Measures a stack.
+///
+/// # Safety
+///
+/// As for [`made`].
+pub(super) unsafe fn unused(bottom: u64) {
+    if !ASKED.load(Ordering::Relaxed) {
+        return;
+    }
+    // SAFETY: the caller guarantees it.
+    let unused = words(bottom).take_while(|word| unsafe { word.read_volatile() } == PAINT);
+    let used = BYTES - 8 * (unused.count() as u64 + 1);
+    MOST_USED.fetch_max(used, Ordering::Relaxed);
 }
 
 /// Prints the most that a task has used of its stack.

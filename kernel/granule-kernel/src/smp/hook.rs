@@ -6,13 +6,12 @@ use crate::hook::Hook;
 use granule_kcore::parameters::Parameters;
 
 /// Changes how CPUs appear.
-pub(crate) trait CpuHook: Sync {
+pub(crate) struct CpuHook {
     /// The ID fields that CPU `number` reports in place of its own.
-    fn disguise(&self, parameters: &Parameters<'_>, number: usize) -> Disguise;
-
+    pub(crate) disguise: fn(&Parameters<'_>, usize) -> Disguise,
     /// Whether CPU `number` stays on, as if firmware refused to switch it off.
-    fn stays(&self, number: usize) -> bool;
+    pub(crate) stays: fn(usize) -> bool,
 }
 
 /// The installed hook over CPUs.
-pub(crate) static CPUS: Hook<dyn CpuHook> = Hook::new();
+pub(crate) static CPUS: Hook<CpuHook> = Hook::new();

@@ -82,7 +82,7 @@ pub(crate) fn go(this: &'static PerCpu) {
     counter::stop();
     // An interrupt that cannot be stopped is private to this CPU and stops with it.
     let _ = intc::quiesce_cpu(this);
-    let stays = CPUS.get().is_some_and(|hook| hook.stays(this.number()));
+    let stays = CPUS.get().is_some_and(|hook| (hook.stays)(this.number()));
     if !stays {
         psci::cpu_off();
     }

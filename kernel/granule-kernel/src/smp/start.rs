@@ -458,7 +458,7 @@ fn start_one(
         mmu: machine.handover.mmu,
         needs: Some(*needs),
         disguise: CPUS.get().map_or(Disguise::NONE, |hook| {
-            hook.disguise(machine.parameters, number)
+            (hook.disguise)(machine.parameters, number)
         }),
     });
     // Besides its command, and the doorbell that names it, the CPU reads only the image's text with its caches

@@ -70,7 +70,7 @@ extern "C" fn user_exception_taken(frame: &mut Frame, vector: u64) {
 #[unsafe(no_mangle)]
 extern "C" fn user_task_begun(frame: &mut Frame) {
     if let Some(hook) = TASKS.get() {
-        hook.begins();
+        (hook.begins)();
     }
     if let Some(mut current) = entered(frame) {
         before_return(&mut current, None);

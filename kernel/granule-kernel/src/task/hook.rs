@@ -5,21 +5,17 @@ use crate::hook::Hook;
 use granule_kcore::parameters::Parameters;
 
 /// Adds behaviour to tasks, for tests.
-pub(crate) trait TaskHook: Sync {
+pub(crate) struct TaskHook {
     /// Called before user space begins, with the command line.
-    fn before_first(&self, parameters: &Parameters<'_>);
-
+    pub(crate) before_first: fn(&Parameters<'_>),
     /// Called once the last task has ended.
-    fn after_last(&self);
-
+    pub(crate) after_last: fn(),
     /// Called first on the kernel stack of each task.
-    fn begins(&self);
-
+    pub(crate) begins: fn(),
     /// Called once `parent` has made a child.
-    fn forks(&self, parent: &Task, child: &Task);
-
+    pub(crate) forks: fn(&Task, &Task),
     /// The result of a `prctl` with these first arguments, if the hook handles it.
-    fn prctl(&self, task: &Task, arguments: [u64; 3]) -> Option<u64>;
+    pub(crate) prctl: fn(&Task, [u64; 3]) -> Option<u64>,
 }
 
-pub(crate) static TASKS: Hook<dyn TaskHook> = Hook::new();
+pub(crate) static TASKS: Hook<TaskHook> = Hook::new();

@@ -1,5 +1,5 @@
 //! The requests of programs to load a next kernel and to leave for it. The implementation stands above
-//! user space, so user space calls it through this trait.
+//! user space, so user space calls it through these functions.
 
 use super::task_table::Current;
 use granule_linux_abi::abi::Errno;
@@ -11,47 +11,42 @@ pub(crate) type CallResult = Result<u64, Errno>;
 pub(crate) type Arguments = [u64; 6];
 
 /// Loads a next kernel and leaves for it.
-pub(crate) trait NextKernel: Sync {
+pub(crate) struct NextKernel {
     /// `kexec_file_load`.
-    fn load(&self, current: &mut Current<'_>, arguments: Arguments) -> CallResult;
-
-    fn reboot(&self, current: &mut Current<'_>, arguments: Arguments) -> CallResult;
-
+    pub(crate) load: fn(&mut Current<'_>, Arguments) -> CallResult,
+    /// `reboot`.
+    pub(crate) reboot: fn(&mut Current<'_>, Arguments) -> CallResult,
     /// Whether a task has requested the next kernel.
-    fn is_asked(&self) -> bool;
-
+    pub(crate) is_asked: fn() -> bool,
     /// Leaves for the next kernel if a task has requested it. The boot CPU calls this.
-    fn serve(&self);
-
+    pub(crate) serve: fn(),
     /// Frees the loaded kernel once no program is left that could leave for it.
-    fn forget(&self);
+    pub(crate) forget: fn(),
 }
 
-/// The implementation, set at boot.
-pub(crate) static NEXT_KERNEL: spin::Once<&'static dyn NextKernel> = spin::Once::new();
+/// The implementation, set at boot before the first program.
+pub(crate) static NEXT_KERNEL: spin::Once<NextKernel> = spin::Once::new();
 
 pub(super) fn load(current: &mut Current<'_>, arguments: Arguments) -> CallResult {
-    let next = NEXT_KERNEL.get().ok_or(Errno::ENOSYS)?;
-    next.load(current, arguments)
+    (NEXT_KERNEL.get().ok_or(Errno::ENOSYS)?.load)(current, arguments)
 }
 
 pub(super) fn reboot(current: &mut Current<'_>, arguments: Arguments) -> CallResult {
-    let next = NEXT_KERNEL.get().ok_or(Errno::ENOSYS)?;
-    next.reboot(current, arguments)
+    (NEXT_KERNEL.get().ok_or(Errno::ENOSYS)?.reboot)(current, arguments)
 }
 
 pub(super) fn is_asked() -> bool {
-    NEXT_KERNEL.get().is_some_and(|next| next.is_asked())
+    NEXT_KERNEL.get().is_some_and(|next| (next.is_asked)())
 }
 
 pub(super) fn serve() {
     if let Some(next) = NEXT_KERNEL.get() {
-        next.serve();
+        (next.serve)();
     }
 }
 
 pub(super) fn forget() {
     if let Some(next) = NEXT_KERNEL.get() {
-        next.forget();
+        (next.forget)();
     }
 }

@@ -35,7 +35,7 @@ pub(crate) fn fork(current: &mut Current<'_>, clone: Clone) -> Result<Option<u32
     process_table::with(|processes| processes.begin_fork(parent.place()));
     let builder = TaskBuilder::new(Some(parent)).ok_or(Errno::EAGAIN)?;
     if let Some(hook) = TASKS.get() {
-        hook.forks(parent, builder.task());
+        (hook.forks)(parent, builder.task());
     }
     let space = current.memory().ok_or(Errno::ENOMEM)?;
     let child_memory = if clone.vfork {
@@ -171,40 +171,38 @@ pub(super) fn clear_registers() {
 static BURYING: AtomicUsize = AtomicUsize::new(0);
 
 /// The scheduler's calls.
-#[derive(Debug)]
-pub(super) struct Calls;
+pub(super) const CALLS: TaskCalls = TaskCalls { enter_space, bury };
 
-impl TaskCalls for Calls {
-    unsafe fn enter_space(&self, place: usize) {
-        let Some(task) = task_table::at(place) else {
-            return;
-        };
-        task_table::take_up(task);
-        // SAFETY: the caller has taken the task from the queue. The task keeps the space, and the caller
-        // leaves it before the task is handed on.
-        unsafe {
-            if let Some(space) = task.space() {
-                address_space::enter(space);
-            }
+/// See [`TaskCalls::enter_space`].
+unsafe fn enter_space(place: usize) {
+    let Some(task) = task_table::at(place) else {
+        return;
+    };
+    task_table::take_up(task);
+    // SAFETY: the caller has taken the task from the queue. The task keeps the space, and the caller
+    // leaves it before the task is handed on.
+    unsafe {
+        if let Some(space) = task.space() {
+            address_space::enter(space);
         }
     }
+}
 
-    /// Frees the rest of an ended task and notifies its parent, in one step under the process
-    /// table's lock.
-    fn bury(&self, place: usize) {
-        let Some(task) = task_table::at(place) else {
-            return;
-        };
-        // Once the parent can reap, all processes may be gone. User space must not be closed while this
-        // code still uses shared state.
-        BURYING.fetch_add(1, Ordering::SeqCst);
-        task_table::free_body(task);
-        process_table::notify_parent(&mut || task_table::bury(task));
-        BURYING.fetch_sub(1, Ordering::SeqCst);
-        if none_left() {
-            // The boot CPU waits for the last task.
-            sched::wake_boot_cpu();
-        }
+/// Frees the rest of an ended task and notifies its parent, in one step under the process
+/// table's lock.
+fn bury(place: usize) {
+    let Some(task) = task_table::at(place) else {
+        return;
+    };
+    // Once the parent can reap, all processes may be gone. User space must not be closed while this
+    // code still uses shared state.
+    BURYING.fetch_add(1, Ordering::SeqCst);
+    task_table::free_body(task);
+    process_table::notify_parent(&mut || task_table::bury(task));
+    BURYING.fetch_sub(1, Ordering::SeqCst);
+    if none_left() {
+        // The boot CPU waits for the last task.
+        sched::wake_boot_cpu();
     }
 }
 

@@ -87,9 +87,9 @@ impl fmt::Display for Failure {
 pub(crate) fn run(inputs: &Inputs<'_>) -> Result<(), Failure> {
     let path = inputs.parameters.init;
     if let Some(hook) = TASKS.get() {
-        hook.before_first(inputs.parameters);
+        (hook.before_first)(inputs.parameters);
     }
-    sched::TASK_CALLS.call_once(|| &process::Calls);
+    sched::TASK_CALLS.call_once(|| process::CALLS);
     let Some(archive) = archive(inputs) else {
         return Ok(());
     };
@@ -129,7 +129,7 @@ pub(crate) fn run(inputs: &Inputs<'_>) -> Result<(), Failure> {
     let word = task_table::status_of(init);
     report(word, before, sized::counted());
     if let Some(hook) = TASKS.get() {
-        hook.after_last();
+        (hook.after_last)();
     }
     if word == (Status::Exited(0)).word() {
         Ok(())

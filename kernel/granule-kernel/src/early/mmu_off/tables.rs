@@ -20,6 +20,7 @@ use granule::table::{
 use granule::{forward, hw};
 use granule_boot::kaslr::{Kaslr, Purpose};
 use granule_kcore::layout;
+use granule_kcore::line::Line;
 use granule_kcore::sizes;
 use granule_kcore::trace::area::Area;
 use granule_trace::recorder::Traced;
@@ -109,7 +110,12 @@ impl Dispatch for Build<'_> {
     fn run<P: Page>(self) -> BootTables {
         match self.tables::<P>() {
             Ok(tables) => tables,
-            Err(error) => park::park(Reason::Tables, text(error).as_bytes()),
+            Err(error) => {
+                let mut message = Line::<224>::new();
+                message.push(b"the boot tables cannot be built: ");
+                message.push(text(error).as_bytes());
+                park::park(Reason::Tables, message.bytes())
+            }
         }
     }
 }
@@ -118,29 +124,21 @@ impl Dispatch for Build<'_> {
 const fn text(error: TableError) -> &'static str {
     match error {
         TableError::OutOfTables { .. } => {
-            "the boot tables cannot be built: the static table pool is too small; the image was linked wrongly"
+            "the static table pool is too small; the image was linked wrongly"
         }
         TableError::OutputTooLarge { .. } => {
-            "the boot tables cannot be built: image, device tree, console or trace lie beyond the CPU's physical addresses"
+            "image, device tree, console or trace lie beyond the CPU's physical addresses"
         }
-        TableError::OutsideSpace { .. } => {
-            "the boot tables cannot be built: a range lies outside the chosen virtual address space"
-        }
-        TableError::AlreadyMapped { .. } => {
-            "the boot tables cannot be built: two boot mappings overlap"
-        }
-        TableError::Misaligned { .. } => {
-            "the boot tables cannot be built: a range is not whole pages of the chosen size"
-        }
-        TableError::WrongPageSize { .. } => {
-            "the boot tables cannot be built: geometry and tables have different page sizes"
-        }
+        TableError::OutsideSpace { .. } => "a range lies outside the chosen virtual address space",
+        TableError::AlreadyMapped { .. } => "two boot mappings overlap",
+        TableError::Misaligned { .. } => "a range is not whole pages of the chosen size",
+        TableError::WrongPageSize { .. } => "geometry and tables have different page sizes",
         TableError::Unsorted { .. }
         | TableError::NotMapped { .. }
         | TableError::InsideLeaf { .. } => {
-            "the boot tables cannot be built: the table code refused a new mapping as a change of an old one"
+            "the table code refused a new mapping as a change of an old one"
         }
-        _ => "the boot tables cannot be built: the table code refused, for a reason unknown here",
+        _ => "the table code refused, for a reason unknown here",
     }
 }
 

@@ -44,7 +44,7 @@ pub(crate) fn enter(current: &mut Current<'_>) -> Option<Interrupted> {
     let [a, b, c, d, e, f, _, _, number, ..] = current.frame.x;
     let arguments = [a, b, c, d, e, f];
     let hook = TASKS.get().filter(|_| number == number::PRCTL);
-    let hooked = hook.and_then(|hook| hook.prctl(current.task, [a, b, c]));
+    let hooked = hook.and_then(|hook| (hook.prctl)(current.task, [a, b, c]));
     if let Some(result) = hooked {
         let [x0, ..] = &mut current.frame.x;
         *x0 = result;
