@@ -149,18 +149,8 @@ impl Meter<'_> {
 }
 
 fn say(size: &str, kind: &str, cost: &Cost, split: u64) {
-    let counts = &cost.taken.counts;
-    for (key, value) in [
-        ("leaves_split", split),
-        // Merging frees tables, so the number is negative there.
-        ("tables", (counts.tables as i64).unsigned_abs()),
-        ("stores", counts.stores),
-        ("tlbi", counts.tlbi),
-        ("dsb", counts.dsb),
-        ("isb", counts.isb),
-        ("instructions", cost.instructions),
-        ("locks", cost.taken.locks),
-    ] {
+    let own = [("leaves_split", split), ("instructions", cost.instructions)];
+    for (key, value) in own.into_iter().chain(cost.taken.figures()) {
         println!("@granule bench.{size}.{kind}.{key}={value}");
     }
 }

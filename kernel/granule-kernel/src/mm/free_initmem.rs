@@ -4,13 +4,13 @@
 #![allow(unsafe_code, reason = "the boot's tables, which nothing else changes")]
 
 use super::early_tables::{EarlyTables, give_back};
-use super::environment::{Flush, KernelEnvironment};
+use super::environment::Flush;
 use super::map::Request;
 use super::table_allocator::KernelTableAllocator;
 use super::walker;
 use crate::arch::image;
 use crate::handover::{BootRoots, Handover};
-use granule::arch::{Attributes, Kind, PhysicalAddress, VirtualAddress};
+use granule::arch::{PhysicalAddress, VirtualAddress};
 use granule::table::{TableError, Visit};
 use granule_kcore::devicetree::memory::Memory;
 use granule_kcore::layout;
@@ -41,28 +41,12 @@ pub(crate) fn free(
     if !keep_identity {
         let allocator = KernelTableAllocator::Early(EarlyTables::keeping(memory, page, &firmware));
         let counters = Counters::new();
-        let environment = KernelEnvironment::new(
-            size,
-            request.capabilities,
-            request.phys_to_virt,
-            &counters,
-            allocator,
-            Flush::Now,
-        );
+        let environment = request.environment(allocator, &counters, Flush::Now);
         // SAFETY: this is the tree in TTBR0; it lies in the static pool, and nothing else changes
         // it.
         let mut tables = unsafe { walker::open(roots.identity, lower, environment)? };
         let code = (entry.load + image::idmap_text().start) & !(page - 1);
-        let mut leaves = 0;
-        let mut sound = true;
-        tables.visit_all(|found| {
-            if found.kind == Kind::Leaf {
-                leaves += 1;
-                let permissions = Attributes::decode(found.descriptor, &lower).permissions;
-                sound &= !permissions.writable_and_executable();
-            }
-            Visit::EVERYTHING
-        });
+        let (leaves, sound) = tables.leaves();
         if leaves != 1 || !sound {
             crate::fatal::refuse::self_check_failed(format_args!(
                 "the identity map has {leaves} leaves, expected one that is not writable"

@@ -319,6 +319,20 @@ pub(crate) struct Taken {
 }
 
 impl Taken {
+    /// The numbers, by the keys of the records of tests and benchmarks.
+    pub(crate) fn figures(&self) -> [(&'static str, u64); 6] {
+        let counts = &self.counts;
+        [
+            // Merging frees tables, so the number is negative there.
+            ("tables", (counts.tables as i64).unsigned_abs()),
+            ("stores", counts.stores),
+            ("tlbi", counts.tlbi),
+            ("dsb", counts.dsb),
+            ("isb", counts.isb),
+            ("locks", self.locks),
+        ]
+    }
+
     pub(crate) fn since(self, before: Self) -> Self {
         let (now, then) = (self.counts, before.counts);
         Self {

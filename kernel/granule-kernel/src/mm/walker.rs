@@ -26,7 +26,7 @@ use granule::arch::Page16K;
 use granule::arch::Page64K;
 use granule::arch::bbm::BbmLevel;
 use granule::arch::tlbi::{Invalidation, TlbiScope};
-use granule::arch::{Attributes, Geometry, PageSize, PhysicalAddress, VirtualAddress};
+use granule::arch::{Attributes, Geometry, Kind, PageSize, PhysicalAddress, VirtualAddress};
 use granule::linear::{self, Arena};
 use granule::table::{
     self, Entry, Holes, Leaves, Live, Mapping, Merged, PageTables, PermissionChange, Piece,
@@ -136,6 +136,21 @@ impl dyn Tree + '_ {
         let visited = self.visit(geometry.base(), geometry.span(), visit);
         // The range is the geometry's own.
         visited.unwrap_or(ControlFlow::Continue(()))
+    }
+
+    /// The number of leaves, and whether none of them is writable and executable.
+    pub(crate) fn leaves(&self) -> (u64, bool) {
+        let (mut leaves, mut sound) = (0, true);
+        let geometry = *self.geometry();
+        let _ = self.visit_all::<()>(|found| {
+            if found.kind == Kind::Leaf {
+                leaves += 1;
+                let permissions = Attributes::decode(found.descriptor, &geometry).permissions;
+                sound &= !permissions.writable_and_executable();
+            }
+            ControlFlow::Continue(Visit::Descend)
+        });
+        (leaves, sound)
     }
 
     /// See [`PageTables::visit_runs`].

@@ -22,16 +22,16 @@ use crate::dev::console::println;
 use crate::exception::conflict as conflicts;
 use crate::mm::kernel_tables::{self, Flush};
 use crate::mm::map::Request;
-use crate::percpu;
+use crate::percpu::{self, PerCpu};
 use core::arch::asm;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use granule::arch::{PhysicalAddress, VirtualAddress};
-use granule::table::{PermissionChange, TableError};
+use granule::table::TableError;
 use granule_kcore::cpus::set::CpuSet;
 use granule_kcore::parameters::Parameters;
 use granule_trace::recorder::Counters;
 use stacks::{on_stack, wait_on_stack};
-use test_memory::{PAGE_AT, TestMemory, read, seen_in, write};
+use test_memory::{PAGE_AT, READ_ONLY, TestMemory, read, seen_in, write};
 
 /// Distance in pages from the changed page to the other uses: tables, a stack, and the other CPUs' data.
 const TABLES_AT: u64 = 160;
@@ -151,7 +151,7 @@ fn flush(memory: &TestMemory<'_>) -> Result<(), TableError> {
 fn interrupted_registers(memory: &TestMemory<'_>, other: CpuSet) {
     let top = memory.page(STACK_END_AT).0;
     let (holding, enough) = (AtomicU64::new(0), AtomicU64::new(0));
-    let work = |_: &'static percpu::PerCpu| {
+    let work = |_: &'static PerCpu| {
         on_stack(top, &mut || {
             holding.store(1, Ordering::Release);
             let lost = registers::hold(&enough);
@@ -178,7 +178,7 @@ fn interrupted_stack(memory: &TestMemory<'_>, other: CpuSet) -> Result<(), Table
         write(memory.page(0), 4);
         let (ready, go, lost) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
         let met = AtomicU64::new(0);
-        let work = |_: &'static percpu::PerCpu| {
+        let work = |_: &'static PerCpu| {
             let seen = seen_in(|| {
                 let whole = wait_on_stack(top, &ready, &go);
                 lost.store(!whole, Ordering::Relaxed);
@@ -218,7 +218,7 @@ fn crowd(memory: &TestMemory<'_>, others: CpuSet) -> Result<(), TableError> {
         write(memory.page(0), 5);
         let stop = AtomicBool::new(false);
         let (turns, met) = (AtomicU64::new(0), AtomicU64::new(0));
-        let work = |this: &'static percpu::PerCpu| {
+        let work = |this: &'static PerCpu| {
             let mine = memory.page(OTHERS_AT + this.number() as u64);
             let seen = seen_in(|| {
                 let mut turn = 0;
@@ -270,11 +270,7 @@ fn splits(memory: &TestMemory<'_>) -> Result<(), TableError> {
     for part in 0..4u64 {
         let start = VirtualAddress(memory.start.0 + part * (100 << 20) + PAGE_AT + page);
         write(start, part);
-        let change = PermissionChange {
-            writable: Some(false),
-            ..PermissionChange::NONE
-        };
-        tables.protect(start, page, change)?;
+        tables.protect(start, page, READ_ONLY)?;
         assert_eq!(read(start), part, "page {part}");
     }
     println!("@granule test.splits={}", inject::splits());

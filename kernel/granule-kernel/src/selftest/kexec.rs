@@ -8,11 +8,8 @@ use crate::kexec::hook::KexecHook;
 use crate::kexec::loaded::Loaded;
 use crate::kexec::pages::{self, Held, page_bytes};
 use crate::kexec::verify_tables::Use;
-use crate::mm::environment::{Flush, KernelEnvironment};
 use crate::mm::kernel_tables::{self, Kernel};
 use crate::mm::pages::NoMemory;
-use crate::mm::phys_to_virt::KernelPhysToVirt;
-use crate::mm::table_allocator::KernelTableAllocator;
 use crate::mm::walker;
 use core::ops::ControlFlow;
 use granule::arch::{Descriptor, Kind, VirtualAddress};
@@ -93,17 +90,7 @@ fn spoil(kernel: &Kernel, loaded: &Loaded, words: &TestWords) {
     let [_, upper] = loaded.tables.geometries();
     let [_, root] = loaded.tables.roots();
     let counters = Counters::new();
-    let allocator = KernelTableAllocator::Pages(kernel_tables::table_pages(kernel));
-    // SAFETY: the tables are pages of the page allocator, which the linear map covers.
-    let phys_to_virt = unsafe { KernelPhysToVirt::linear(kernel.placement.distance()) };
-    let environment = KernelEnvironment::new(
-        upper.page_size(),
-        kernel.capabilities,
-        phys_to_virt,
-        &counters,
-        allocator,
-        Flush::Now,
-    );
+    let environment = kernel_tables::apart(kernel, &counters);
     // SAFETY: the tree was made for this root and geometry, and no CPU walks it. Nothing else reads or
     // changes it now: no task runs, and this CPU is the one that leaves.
     let Ok(mut tables) = (unsafe { walker::open(root, upper, environment) }) else {

@@ -10,14 +10,14 @@ use crate::cpu::identity;
 use crate::fatal::refuse;
 use crate::handover::{BootRoots, Handover};
 use crate::mm::early_tables::EarlyTables;
-use crate::mm::environment::{Flush, KernelEnvironment};
+use crate::mm::environment::Flush;
 use crate::mm::map::Request;
 use crate::mm::table_allocator::KernelTableAllocator;
 use crate::mm::walker;
 use core::ops::Range;
 use granule::arch::registers::Ttbr;
-use granule::arch::{Attributes, Descriptor, Kind, Permissions, PhysicalAddress, VirtualAddress};
-use granule::table::{Leaves, Maintenance, TableEnvironment, TableError, Visibility, Visit};
+use granule::arch::{Attributes, Descriptor, Permissions, PhysicalAddress, VirtualAddress};
+use granule::table::{Leaves, Maintenance, TableEnvironment, TableError, Visibility};
 use granule_kcore::devicetree::memory::Memory;
 use granule_trace::recorder::Counters;
 
@@ -34,14 +34,7 @@ pub(super) fn prepare(
     let lower = roots.lower;
     let allocator = KernelTableAllocator::Early(EarlyTables::new(memory, bytes));
     let counters = Counters::new();
-    let mut environment = KernelEnvironment::new(
-        size,
-        request.capabilities,
-        request.phys_to_virt,
-        &counters,
-        allocator,
-        Flush::Now,
-    );
+    let mut environment = request.environment(allocator, &counters, Flush::Now);
     let exhausted = TableError::OutOfTables { needed: 1 };
     let empty = environment.allocate().ok_or(exhausted)?;
     // SAFETY: the page was just allocated for a table and is not in use yet.
@@ -69,23 +62,10 @@ pub(super) fn prepare(
     let start = identity::physical(writable.start) & !(bytes - 1);
     let end = identity::physical(writable.end).next_multiple_of(bytes);
     debug_assert!(start >= handover.entry.load && end <= handover.entry.load + image::bytes());
+    let (at, to) = (VirtualAddress(start), PhysicalAddress(start));
     let attributes = Attributes::normal(Permissions::READ_WRITE);
-    tables.map(
-        VirtualAddress(start),
-        PhysicalAddress(start),
-        end - start,
-        attributes,
-        Leaves::PAGES,
-    )?;
-    let (mut leaves, mut sound) = (0, true);
-    tables.visit_all(|found| {
-        if found.kind == Kind::Leaf {
-            leaves += 1;
-            let permissions = Attributes::decode(found.descriptor, &lower).permissions;
-            sound &= !permissions.writable_and_executable();
-        }
-        Visit::EVERYTHING
-    });
+    tables.map(at, to, end - start, attributes, Leaves::PAGES)?;
+    let (leaves, sound) = tables.leaves();
     let pages = (end - start) / bytes;
     if leaves != 1 + pages || !sound {
         refuse::self_check_failed(format_args!(

@@ -41,6 +41,16 @@ pub(super) struct Failure {
     pub(super) status: Status,
 }
 
+impl Failure {
+    /// Something that was read is not what it must be.
+    pub(super) const fn unreadable(what: &'static str) -> Self {
+        Self {
+            what: Some(what),
+            status: Status::LOAD_ERROR,
+        }
+    }
+}
+
 /// Turns what is missing into a failure.
 pub(super) trait OrFailure<T> {
     fn or_failure(self, status: Status, what: &'static str) -> Result<T, Failure>;
@@ -155,10 +165,8 @@ impl Firmware {
         };
         // SAFETY: a device tree begins with its size.
         let head = unsafe { core::slice::from_raw_parts(start, 8) };
-        let bytes = granule_boot::tree::total_size(head).map_err(|error| Failure {
-            what: Some(error.text()),
-            status: Status::LOAD_ERROR,
-        })?;
+        let bytes = granule_boot::tree::total_size(head)
+            .map_err(|error| Failure::unreadable(error.text()))?;
         // SAFETY: the firmware vouches for the whole tree. It stays where it is: nobody frees memory
         // between here and the copy's entry.
         Ok(Some(unsafe {

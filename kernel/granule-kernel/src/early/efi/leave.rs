@@ -80,13 +80,10 @@ impl Leaving<'_> {
 
     fn describe(&mut self) -> Result<(), Failure> {
         let into = self.tree.bytes_mut();
-        match description::write(&self.old, &self.description, into) {
-            Ok(_) => Ok(()),
-            Err(error) => Err(Failure {
-                what: Some(error.text()),
-                status: Status::LOAD_ERROR,
-            }),
-        }
+        let written = description::write(&self.old, &self.description, into);
+        written
+            .map(drop)
+            .map_err(|error| Failure::unreadable(error.text()))
     }
 
     /// Cleans to the point of coherency: the kernel reads past the caches until its tables are there.

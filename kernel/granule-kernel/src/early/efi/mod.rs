@@ -145,17 +145,12 @@ fn tree<'a>(firmware: &Firmware, none: &'a mut [u8]) -> Result<Tree<'a>, Failure
     let bytes = match firmware.device_tree()? {
         Some(bytes) => bytes,
         None => {
-            let length = description::empty(none).map_err(|error| Failure {
-                what: Some(error.text()),
-                status: Status::LOAD_ERROR,
-            })?;
+            let length =
+                description::empty(none).map_err(|error| Failure::unreadable(error.text()))?;
             none.get(..length).unwrap_or_default()
         }
     };
-    Tree::new(bytes).map_err(|error| Failure {
-        what: Some(error.text()),
-        status: Status::LOAD_ERROR,
-    })
+    Tree::new(bytes).map_err(|error| Failure::unreadable(error.text()))
 }
 
 fn bootargs<'a>(tree: &Tree<'a>) -> &'a [u8] {

@@ -21,6 +21,11 @@ pub(super) const PAGE_AT: u64 = 4 << 20;
 /// Offset of an earlier change, if any. Each leaves leaves of other sizes around the page.
 const SPLIT_BEFORE: [Option<u64>; 4] = [None, Some(64 << 20), Some(8 << 20), Some(5 << 20)];
 
+pub(super) const READ_ONLY: PermissionChange = PermissionChange {
+    writable: Some(false),
+    ..PermissionChange::NONE
+};
+
 /// Free memory that the linear map shows with at least one block, and the inputs for changing it.
 pub(super) struct TestMemory<'r> {
     pub(super) request: &'r Request<'r>,
@@ -109,11 +114,7 @@ impl<'r> TestMemory<'r> {
             for number in 1.. {
                 if let Some(at) = before {
                     let start = VirtualAddress(self.start.0 + at + page);
-                    let change = PermissionChange {
-                        writable: Some(false),
-                        ..PermissionChange::NONE
-                    };
-                    tables.protect(start, page, change)?;
+                    tables.protect(start, page, READ_ONLY)?;
                 }
                 inject::arm(number);
                 let count = conflicts::count();

@@ -31,16 +31,7 @@ const CHANGES: [(&str, u64, u64); 8] = [
 ];
 
 fn say(test: &str, name: &str, took: &Taken) {
-    let counts = &took.counts;
-    for (key, value) in [
-        // Merging frees tables, so the number is negative there.
-        ("tables", (counts.tables as i64).unsigned_abs()),
-        ("stores", counts.stores),
-        ("tlbi", counts.tlbi),
-        ("dsb", counts.dsb),
-        ("isb", counts.isb),
-        ("locks", took.locks),
-    ] {
+    for (key, value) in took.figures() {
         println!("@granule test.counts.{name}.{test}.{key}={value}");
     }
 }
