@@ -13,6 +13,7 @@ use super::file_cache;
 use super::frames::{AnySized, Ground, KernelSized, UserMemory};
 use super::owned::{self, Array, Boxed};
 use super::platform;
+use super::process;
 use super::space_environment::{Plain, ProgramTables, Recorded, SpaceKind};
 use crate::lock::{Lock, UnmaskedLock};
 use crate::mm::kernel_tables;
@@ -32,6 +33,7 @@ use granule::space::{Access, Advice, Fault, Rights, Space, SpaceError, Stats, Vm
 use granule::table::{Offset, TableError};
 use granule_kcore::cpus::MOST_CPUS;
 use granule_kcore::sizes;
+use granule_linux_abi::abi::Errno;
 use granule_trace::recorder::Sink;
 
 static ASID_CPUS: [AsidCpu; MOST_CPUS] = [const { AsidCpu::unused() }; MOST_CPUS];
@@ -397,6 +399,14 @@ impl AddressSpace {
     fn shared(&self) -> &Shared<dyn Tables> {
         // SAFETY: the value lives as long as an owner exists, and `self` is one.
         unsafe { self.0.as_ref() }
+    }
+
+    /// As [`with`](Self::with), for a call whose error a program gets.
+    pub(super) fn change<R>(
+        &self,
+        work: impl FnOnce(&mut (dyn Tables + 'static)) -> Result<R, SpaceError>,
+    ) -> Result<R, Errno> {
+        self.with(work).map_err(process::out_of_memory)
     }
 
     /// Calls `work` with the tables, under the lock. `work` must not sleep, nor lock another space.

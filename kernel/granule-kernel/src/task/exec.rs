@@ -78,13 +78,9 @@ fn make_trampoline(memory: &AddressSpace) -> Result<(), Errno> {
         write: false,
         execute: true,
     };
-    memory
-        .with(|tables| tables.map(trampoline(), page, Rights::READ_WRITE, 0))
-        .map_err(process::out_of_memory)?;
+    memory.change(|tables| tables.map(trampoline(), page, Rights::READ_WRITE, 0))?;
     memory.write_value(trampoline(), &TRAMPOLINE)?;
-    memory
-        .with(|tables| tables.protect(trampoline(), page, rights))
-        .map_err(process::out_of_memory)
+    memory.change(|tables| tables.protect(trampoline(), page, rights))
 }
 
 /// The upper end of the addresses for `mmap`, which searches downwards.
@@ -163,9 +159,7 @@ fn load_segments(
             execute: segment.execute,
         };
         // Map writable first, whatever the final rights: no CPU walks these tables yet.
-        memory
-            .with(|tables| tables.map(pages.start, bytes, Rights::READ_WRITE, 0))
-            .map_err(process::out_of_memory)?;
+        memory.change(|tables| tables.map(pages.start, bytes, Rights::READ_WRITE, 0))?;
         let content = file.get(segment.file.clone()).ok_or(Errno::ENOEXEC)?;
         let shared = match &cached {
             Some(cached) => segment.shared_pages(page, cached.bytes()),
@@ -183,9 +177,7 @@ fn load_segments(
         if shared.end < content_end {
             put(shared.end..content_end)?;
         }
-        memory
-            .with(|tables| tables.protect(pages.start, bytes, rights))
-            .map_err(process::out_of_memory)?;
+        memory.change(|tables| tables.protect(pages.start, bytes, rights))?;
         if let Some(cached) = &cached {
             map_cached(memory, cached, segment, shared)?;
         }
@@ -211,8 +203,7 @@ fn map_cached(
             // SAFETY: the cache keeps the frames while the file is open, and never writes them again. The pages
             // are whole ones, because the segment has the same place in a page as its content has in the file, and
             // the cache's chunks are aligned to every page size.
-            .with(|tables| unsafe { tables.map_shared(at, bytes, first) })
-            .map_err(process::out_of_memory)?;
+            .change(|tables| unsafe { tables.map_shared(at, bytes, first) })?;
         at += bytes;
     }
     Ok(())
@@ -226,13 +217,11 @@ fn make_stack(
     texts: Texts<'_>,
 ) -> Result<u64, Errno> {
     let top = stack_top();
-    memory
-        .with(|tables| {
-            tables.map(top - STACK_BYTES, STACK_BYTES, Rights::READ_WRITE, 0)?;
-            // Most programs use a few pages of it, where a large leaf would be megabytes.
-            tables.advise(top - STACK_BYTES, STACK_BYTES, Advice::Pages)
-        })
-        .map_err(process::out_of_memory)?;
+    memory.change(|tables| {
+        tables.map(top - STACK_BYTES, STACK_BYTES, Rights::READ_WRITE, 0)?;
+        // Most programs use a few pages of it, where a large leaf would be megabytes.
+        tables.advise(top - STACK_BYTES, STACK_BYTES, Advice::Pages)
+    })?;
     let auxiliary = [
         (AT_PHDR, program.headers.unwrap_or(0)),
         (AT_PHENT, program.header_bytes),

@@ -41,7 +41,7 @@ pub(crate) fn fork(current: &mut Current<'_>, clone: Clone) -> Result<Option<u32
     let child_memory = if clone.vfork {
         space.share()
     } else {
-        space.with(|tables| tables.fork()).map_err(out_of_memory)?
+        space.change(|tables| tables.fork())?
     };
     let pid = builder.task().pid();
     process_table::with(|processes| processes.fork(parent.place(), builder.task().place()))?;

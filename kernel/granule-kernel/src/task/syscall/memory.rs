@@ -105,9 +105,7 @@ const LABEL: u8 = 0;
 pub(super) fn munmap(current: &mut Current<'_>, [start, length, ..]: Arguments) -> CallResult {
     let space = current.memory().ok_or(Errno::EINVAL)?;
     let bytes = whole_pages(space.page_bytes(), start, length).map_err(|_| Errno::EINVAL)?;
-    space
-        .with(|tables| tables.replace(start, bytes, None))
-        .map_err(out_of_memory)?;
+    space.change(|tables| tables.replace(start, bytes, None))?;
     Ok(0)
 }
 
@@ -122,9 +120,7 @@ pub(super) fn mprotect(
         return Ok(0);
     }
     let bytes = whole_pages(page, start, length)?;
-    space
-        .with(|tables| tables.protect(start, bytes, rights))
-        .map_err(out_of_memory)?;
+    space.change(|tables| tables.protect(start, bytes, rights))?;
     Ok(0)
 }
 
@@ -138,14 +134,12 @@ pub(super) fn madvise(
     }
     let space = current.memory().ok_or(Errno::ENOMEM)?;
     let bytes = whole_pages(space.page_bytes(), start, length).map_err(|_| Errno::EINVAL)?;
-    space
-        .with(|tables| match advice {
-            MADV_DONTNEED => tables.discard(start, bytes),
-            MADV_HUGEPAGE => tables.advise(start, bytes, Advice::Large),
-            MADV_NOHUGEPAGE => tables.advise(start, bytes, Advice::Pages),
-            _ => Ok(()),
-        })
-        .map_err(out_of_memory)?;
+    space.change(|tables| match advice {
+        MADV_DONTNEED => tables.discard(start, bytes),
+        MADV_HUGEPAGE => tables.advise(start, bytes, Advice::Large),
+        MADV_NOHUGEPAGE => tables.advise(start, bytes, Advice::Pages),
+        _ => Ok(()),
+    })?;
     Ok(0)
 }
 

@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code, reason = "memory that the test mapped")]
 
-use super::{Victim, end_all_others, pause};
+use super::{Victim, ends_or_is_killed, pause};
 use crate::tests::memory::mapped;
 use crate::tests::page;
 use crate::tests::processes::{forked, status_of};
@@ -25,11 +25,7 @@ pub(in crate::tests) fn crowd(start: Start) {
         });
         settle();
         // The first of them ends when there is nothing left to be had, or is ended.
-        let status = status_of(bomb);
-        check!(
-            status == 0 || status == 9,
-            "the first of the bomb: {status:#x}"
-        );
+        ends_or_is_killed(bomb, "the first of the bomb");
         // It goes on without it, until it is ended, and so are those made meanwhile.
         pause(50);
         victim.looks_again();
@@ -48,7 +44,6 @@ pub(in crate::tests) fn crowd(start: Start) {
     victim.end();
     let pid = forked(|| 6);
     check!(status_of(pid) == 6 << 8, "a child after the bomb");
-    end_all_others();
     say(format_args!("crowded\n"));
 }
 
@@ -173,7 +168,6 @@ pub(in crate::tests) fn signals(start: Start) {
     check!(status_of(to_first) == 0, "who signals the first process");
     masked();
     victim.end();
-    end_all_others();
     say(format_args!("stormed\n"));
 }
 
@@ -217,12 +211,10 @@ pub(in crate::tests) fn pipes(start: Start) {
         })
     });
     for pid in pids {
-        let status = status_of(pid);
-        check!(status == 0 || status == 9, "one of those: {status:#x}");
+        ends_or_is_killed(pid, "one of those");
     }
     arguments();
     victim.end();
-    end_all_others();
     say(format_args!("piped\n"));
 }
 

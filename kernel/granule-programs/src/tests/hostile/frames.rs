@@ -3,7 +3,7 @@
 
 #![allow(unsafe_code, reason = "frames of signals that no kernel wrote")]
 
-use super::{KERNEL, Victim, end_all_others};
+use super::{KERNEL, Victim};
 use crate::tests::page;
 use crate::tests::processes::{forked, status_of};
 use crate::{check, check_eq};
@@ -149,7 +149,6 @@ pub(in crate::tests) fn frames(start: Start) {
     }
     nowhere();
     victim.end();
-    end_all_others();
     say(format_args!("returned\n"));
 }
 

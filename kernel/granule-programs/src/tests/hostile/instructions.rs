@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code, reason = "deliberate faults")]
 
-use super::{KERNEL, UPPER, Victim, end_all_others};
+use super::{KERNEL, UPPER, Victim};
 use crate::tests::memory::mapped;
 use crate::tests::page;
 use crate::tests::processes::{forked, status_of};
@@ -192,7 +192,6 @@ pub(in crate::tests) fn instructions(start: Start) {
     writable_code(page);
     timer();
     victim.end();
-    end_all_others();
     say(format_args!("undefined\n"));
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Whatever one is, `execve` refuses it, or it runs and does what it likes to itself.
 
-use super::{End, Victim, end_all_others, end_of};
+use super::{End, Victim, end_of};
 use crate::tests::files::{each_name, run};
 use crate::tests::page;
 use crate::tests::processes::forked;
@@ -44,7 +44,6 @@ pub(in crate::tests) fn malformed(start: Start) {
         }
     });
     victim.end();
-    end_all_others();
     say(format_args!(
         "programs: {refused} refused, {ran} ran, {ended} ended by a signal, {too_long} by others\n"
     ));

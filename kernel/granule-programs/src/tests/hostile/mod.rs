@@ -90,12 +90,13 @@ impl Victim {
         }
     }
 
-    /// It looks once more, and is ended.
+    /// It looks once more, and is ended, as all other processes are.
     pub(super) fn end(self) {
         self.looks_again();
         call(KILL, [self.pid as u64, SIGTERM]);
         check_eq!(status_of(self.pid), SIGTERM as u32, "the victim's end");
         close(self.looked);
+        end_all_others();
     }
 }
 
@@ -159,11 +160,17 @@ pub(in crate::tests) fn end_of(pid: i64, ms: u64) -> End {
 
 /// Ends all processes but the first, which calls, and waits for each. Any other process has tests beside it, and
 /// looks only for children of its own that have ended.
-pub(super) fn end_all_others() {
+fn end_all_others() {
     if call(calls::GETPID, []) != 1 {
         while matches!(call(calls::WAIT4, [u64::MAX, 0, 1]), 1..) {}
         return;
     }
     call(KILL, [u64::MAX, SIGKILL]);
     while calls::wait(-1).is_ok() {}
+}
+
+/// Waits for a child, which must have ended with 0 or by SIGKILL.
+pub(super) fn ends_or_is_killed(pid: i64, what: &str) {
+    let status = status_of(pid);
+    check!(matches!(status, 0 | 9), "{what}: {status:#x}");
 }

@@ -5,7 +5,7 @@
 
 use super::rows::For::{In, Link, Out, Path};
 use super::rows::{CONSOLE, FILE, FOLDER, For, NULL, Null, Pointer, ROWS, Row, must};
-use super::{KERNEL, UPPER, Victim, end_all_others};
+use super::{KERNEL, UPPER, Victim};
 use crate::tests::memory::{mapped, set};
 use crate::tests::page;
 use crate::tests::processes::{forked, status_of};
@@ -216,7 +216,6 @@ pub(in crate::tests) fn pointers(start: Start) {
     of_processes(&memory, top);
     ranges(&memory, top);
     victim.end();
-    end_all_others();
     check!(calls_made > 500, "only {calls_made} bad pointers");
     say(format_args!("every pointer\n"));
 }

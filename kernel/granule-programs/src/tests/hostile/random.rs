@@ -7,7 +7,7 @@
 
 #![allow(unsafe_code, reason = "memory that the test mapped")]
 
-use super::{End, KERNEL, UPPER, Victim, end_all_others, end_of};
+use super::{End, KERNEL, UPPER, Victim, end_of};
 use crate::check;
 use crate::tests::memory::mapped;
 use crate::tests::processes::forked;
@@ -253,7 +253,6 @@ pub(in crate::tests) fn random(start: Start) {
     }
     victim.looks_again();
     victim.end();
-    end_all_others();
     say(format_args!(
         "seed {seed}: {all} made all of {CALLS} calls, {ended} ended before, {too_long} waited too long\n"
     ));
