@@ -60,30 +60,25 @@ pub(crate) fn run(request: &Request<'_>, parameters: &Parameters<'_>) {
 
 fn conflicts(memory: &TestMemory<'_>) -> Result<(), TableError> {
     let (page, neighbour) = (memory.page(0), memory.page(1));
-    memory.each_split("load", None, 1, &mut |tables| {
-        write(page, 0x6c6f_6164);
-        memory.change(tables, false, false)?;
-        seen_in(|| {
-            assert_eq!(read(page), 0x6c6f_6164, "what a load reads");
-            Ok(())
+    let meets = |name, executable, prepare: &dyn Fn(), act: &dyn Fn()| {
+        memory.each_split(name, None, 1, &mut |tables| {
+            prepare();
+            memory.change(tables, false, executable)?;
+            seen_in(|| {
+                act();
+                Ok(())
+            })
         })
+    };
+    meets("load", false, &|| write(page, 0x6c6f_6164), &|| {
+        assert_eq!(read(page), 0x6c6f_6164, "what a load reads");
     })?;
-    memory.each_split("store", None, 1, &mut |tables| {
-        write(neighbour, 1);
-        memory.change(tables, false, false)?;
-        seen_in(|| {
-            write(neighbour, 0x7374_6f72);
-            assert_eq!(read(neighbour), 0x7374_6f72, "what a store wrote");
-            Ok(())
-        })
+    meets("store", false, &|| write(neighbour, 1), &|| {
+        write(neighbour, 0x7374_6f72);
+        assert_eq!(read(neighbour), 0x7374_6f72, "what a store wrote");
     })?;
-    memory.each_split("fetch", None, 1, &mut |tables| {
-        let function = write_code(page);
-        memory.change(tables, false, true)?;
-        seen_in(|| {
-            assert_eq!(function(), 0x6665, "what the code gives");
-            Ok(())
-        })
+    meets("fetch", true, &|| write_code(page), &|| {
+        assert_eq!(run_code(page), 0x6665, "what the code gives");
     })?;
     let distance = memory.request.placement.distance();
     let own = PhysicalAddress(memory.page(TABLES_AT).0.wrapping_sub(distance));
@@ -278,22 +273,19 @@ fn splits(memory: &TestMemory<'_>) -> Result<(), TableError> {
 }
 
 /// Writes `mov w0, #0x6665; ret` to a page.
-fn write_code(page: VirtualAddress) -> extern "C" fn() -> u64 {
+fn write_code(page: VirtualAddress) {
     let code = page.0 as *mut u32;
-    // SAFETY: this test owns the page, which is writable. Both instructions are in one line of any cache. The
-    // caller makes the page executable before the call.
+    // SAFETY: this test owns the page, which is writable. Both instructions are in one line of any cache.
     unsafe {
         code.write_volatile(0x528c_cca0);
         code.add(1).write_volatile(0xd65f_03c0);
-        asm!(
-            "dc cvau, {code}",
-            "dsb ish",
-            "ic ivau, {code}",
-            "dsb ish",
-            "isb",
-            code = in(reg) code,
-            options(nostack, preserves_flags)
-        );
-        core::mem::transmute::<*mut u32, extern "C" fn() -> u64>(code)
+        asm!("dc cvau, {0}", "dsb ish", "ic ivau, {0}", "dsb ish", "isb", in(reg) code);
     }
+}
+
+/// Runs what [`write_code`] wrote, once the page is executable.
+fn run_code(page: VirtualAddress) -> u64 {
+    // SAFETY: the two instructions change x0 and return.
+    let code = unsafe { core::mem::transmute::<u64, extern "C" fn() -> u64>(page.0) };
+    code()
 }

@@ -53,14 +53,10 @@ pub(crate) struct Loaded {
 
 /// The end of the stack. The last 64K of user space above it hold only the trampoline.
 fn stack_top() -> u64 {
-    platform::end() - PageEnd::LARGEST
+    platform::end() - LARGEST_PAGE
 }
 
-struct PageEnd;
-
-impl PageEnd {
-    const LARGEST: u64 = granule::arch::PageSize::MAX.bytes();
-}
+const LARGEST_PAGE: u64 = PageSize::MAX.bytes();
 
 /// The address of the trampoline, in the last 64K behind the stack. A handler without a restorer of its
 /// own returns to this code (a C library expects the kernel to provide it).

@@ -13,7 +13,7 @@
 )]
 
 use super::recorder::{self, Recorder};
-use super::routine::{Teller, before_tables, with_tables};
+use super::routine::{Teller, before_tables, entered_at, runs_at, with_tables};
 use crate::arch::cpu::{self, Bare};
 use crate::handover::mailbox::{Command, Report};
 use granule::arch::registers::{Tcr, Ttbr};
@@ -167,20 +167,9 @@ pub(crate) fn lines_dropped(start: u64, bytes: u64) {
 pub(crate) fn came_up(command: &Command, report: &Report) {
     let early = |system| Event::System(system, before_tables(system));
     recorder::in_order(|trace| {
-        let at_el2 = report.entry_el == 2;
-        let when = if at_el2 {
-            When::EnteredAtEl2
-        } else {
-            When::EnteredAtEl1
-        };
-        trace.ran(&SECONDARY_ENTRY, when, early);
-        if at_el2 {
-            let when = if report.run_el == 2 {
-                When::Vhe
-            } else {
-                When::NoVhe
-            };
-            trace.ran(&SETUP_EL2, when, early);
+        trace.ran(&SECONDARY_ENTRY, entered_at(report.entry_el), early);
+        if report.entry_el == 2 {
+            trace.ran(&SETUP_EL2, runs_at(report.run_el), early);
         }
         trace.ran(&SETUP_RUN_LEVEL, When::Always, early);
         trace.data(command.report, size_of::<Report>() as u64);

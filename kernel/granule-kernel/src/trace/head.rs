@@ -6,7 +6,7 @@
 //! in which the routines of `head` run. Change it together with them.
 
 use super::early::Early;
-use super::routine::{Teller, before_tables, with_tables};
+use super::routine::{Teller, before_tables, entered_at, runs_at, with_tables};
 use crate::arch::image;
 use crate::handover::record;
 use crate::handover::{EntryInfo, MmuConfig};
@@ -29,13 +29,7 @@ impl Early {
     /// Records `head::entry` up to `mmu_off_main`, and that function up to the choice of a page size.
     pub(crate) fn entered(&self, entry: &EntryInfo, tree_bytes: u64) {
         let early = |system| Event::System(system, before_tables(system));
-        let at_el2 = entry.entry_el == 2;
-        let when = if at_el2 {
-            When::EnteredAtEl2
-        } else {
-            When::EnteredAtEl1
-        };
-        self.ran(&ENTRY, when, early);
+        self.ran(&ENTRY, entered_at(entry.entry_el), early);
         let written = image::written();
         let start = entry.load + written.start;
         let bytes = written.end - written.start;
@@ -43,13 +37,8 @@ impl Early {
         let bss = image::bss();
         self.data(entry.load + bss.start, bss.end - bss.start);
         self.relocated(entry);
-        if at_el2 {
-            let when = if entry.vhe == 1 {
-                When::Vhe
-            } else {
-                When::NoVhe
-            };
-            self.ran(&SETUP_EL2, when, early);
+        if entry.entry_el == 2 {
+            self.ran(&SETUP_EL2, runs_at(entry.run_el), early);
         }
         self.ran(&SETUP_RUN_LEVEL, When::Always, early);
         self.boot_record();

@@ -69,6 +69,22 @@ pub(super) fn before_tables(system: System) -> u64 {
     }
 }
 
+/// The condition of the entry code for a CPU that was entered at this exception level.
+pub(super) const fn entered_at(el: u64) -> When {
+    match el {
+        2 => When::EnteredAtEl2,
+        _ => When::EnteredAtEl1,
+    }
+}
+
+/// The condition of `setup_el2` for a CPU that goes on at this exception level.
+pub(super) const fn runs_at(el: u64) -> When {
+    match el {
+        2 => When::Vhe,
+        _ => When::NoVhe,
+    }
+}
+
 /// The value that the switch writes to a register.
 pub(super) fn with_tables(mmu: &MmuConfig, system: System) -> u64 {
     if system == System::SCTLR_EL1 {

@@ -7,7 +7,7 @@ use super::files::{pipe, read, write};
 use super::memory::{get, mapped, set};
 use super::page;
 use super::processes::{forked, status_of};
-use super::sizes::{FROM, SELF, TO, number, partner, spawned};
+use super::sizes::{FROM, SELF, TO, number, partner, pointers, spawned};
 use crate::{check, check_eq};
 use granule_programs::calls::{
     self, DONT_NEED, EAGAIN, ENOMEM, EXECVE, GETRANDOM, call, fork, say, unmap, wish_page_size,
@@ -62,16 +62,15 @@ impl Holes {
 pub(super) fn fragmented(start: Start) {
     let (page, larger) = (page(start), number(start, 2));
     check!(wish_page_size(larger) == 0, "prctl");
-    let program = |name: u64, last: u64| [c"init".as_ptr() as u64, name, last, 0];
-    let (victim, from, to) = partner(&program(c"fragmented-larger".as_ptr() as u64, 0));
+    let exits = pointers(&[c"init", c"exit", c"5"]);
+    let (victim, from, to) = partner(&pointers(&[c"init", c"fragmented-larger"]));
     await_word(from);
     // Made while there is room for what the kernel keeps of a process.
     let (later, go) = pipe(0);
     let executes = forked(|| {
         await_word(later);
         let path = SELF.as_ptr() as u64;
-        let arguments = program(c"exit".as_ptr() as u64, c"5".as_ptr() as u64);
-        -call(EXECVE, [path, arguments.as_ptr() as u64]) as i32
+        -call(EXECVE, [path, exits.as_ptr() as u64]) as i32
     });
     let holes = Holes::new(page, SLACK);
     check!(
@@ -90,7 +89,6 @@ pub(super) fn fragmented(start: Start) {
     holes.check();
     // Programs of the kernel's size run, and with the memory back the others as well.
     check!(wish_page_size(0) == 0, "prctl");
-    let exits = program(c"exit".as_ptr() as u64, c"5".as_ptr() as u64);
     check_eq!(
         status_of(spawned(SELF, &exits)),
         5 << 8,

@@ -46,6 +46,19 @@ impl Digits {
         }
         Self(text)
     }
+
+    fn text(&self) -> &CStr {
+        CStr::from_bytes_until_nul(&self.0).unwrap_or_default()
+    }
+}
+
+/// The list of a program's arguments, which a null pointer ends.
+pub(super) fn pointers(words: &[&CStr]) -> [u64; 6] {
+    let mut list = [0; 6];
+    for (to, word) in list.iter_mut().zip(words) {
+        *to = word.as_ptr() as u64;
+    }
+    list
 }
 
 /// A child that executes a program, in the memory of its parent until then, as `posix_spawn` does.
@@ -149,13 +162,8 @@ pub(super) fn sizes(start: Start) {
         for second in usable() {
             check!(wish_page_size(first) == 0, "prctl");
             let (own_text, next) = (Digits::of(first), Digits::of(second));
-            let arguments = [
-                c"init".as_ptr() as u64,
-                c"sizes-first".as_ptr() as u64,
-                own_text.0.as_ptr() as u64,
-                next.0.as_ptr() as u64,
-                0,
-            ];
+            let words = [c"init", c"sizes-first", own_text.text(), next.text()];
+            let arguments = pointers(&words);
             check_eq!(
                 status_of(spawned(SELF, &arguments)),
                 0,
@@ -191,12 +199,7 @@ pub(super) fn first(start: Start) {
     has_pages(start, own);
     check!(page_size_wish() == own as i64, "no wish is left");
     let text = Digits::of(other);
-    let arguments = [
-        c"init".as_ptr() as u64,
-        c"sizes-second".as_ptr() as u64,
-        text.0.as_ptr() as u64,
-        0,
-    ];
+    let arguments = pointers(&[c"init", c"sizes-second", text.text()]);
     check!(wish_page_size(other) == 0, "prctl");
     let (child, from, to) = partner(&arguments);
     send(to, 0);

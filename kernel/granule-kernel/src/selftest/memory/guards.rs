@@ -74,10 +74,15 @@ pub(super) fn pool() {
     } else {
         kernel_tables::change(Flush::Now, |_, _, _| flips()).unwrap_or_default()
     };
-    println!("@granule test.guard.set_valid={}", 2 * PAGES);
-    println!("@granule test.guard.stores={stores}");
-    println!("@granule test.guard.tlbi={tlbi}");
-    println!("@granule test.guard.dsb={dsb}");
+    let flipped = 2 * PAGES;
+    for (key, value) in [
+        ("set_valid", flipped),
+        ("stores", stores),
+        ("tlbi", tlbi),
+        ("dsb", dsb),
+    ] {
+        println!("@granule test.guard.{key}={value}");
+    }
     assert_as(&made, "after all guard pages were valid again");
 
     // Every CPU sees one page become invalid, and only that one.
