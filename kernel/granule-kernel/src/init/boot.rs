@@ -120,8 +120,11 @@ fn boot(
     // SAFETY: nothing else uses the pool from `pool_next` on, and `phys_to_virt` covers the image. Additional RAM is
     // taken from early memory.
     let mut arena = unsafe { Arena::new(phys_to_virt, request.pool.0, request.pool.1, page_size) };
-    let made = map::map_mem(&request, &mut memory, &counters, &mut arena);
-    let (mut map, mut tables) = refuse::unless_ok(made);
+    // In place: a function that returned the map would have it on the stack a second time.
+    let (mut map, mut tables) = match map::map_mem(&request, &mut memory, &counters, &mut arena) {
+        Ok(made) => made,
+        Err(error) => refuse::refuse(format_args!("{error}")),
+    };
     println!("map_mem: time={} us", map.time_us);
     let mut looked = match selfcheck::run(
         &mut *tables,

@@ -5,7 +5,7 @@
 use super::alloc_failure::{arm, free};
 use super::files::run;
 use super::fragmented::Holes;
-use super::processes::{forked, status_of};
+use super::processes::{forked, settle, status_of};
 use super::{number, page};
 use crate::{check, check_eq};
 use granule_programs::calls::{
@@ -73,6 +73,7 @@ fn segments() -> [u8; 512] {
 
 /// The kernel still makes processes and runs programs.
 pub(super) fn still_works() {
+    settle();
     let pid = forked(|| run(b"/init\0", &[b"init\0", b"exit\0", b"5\0"]));
     check_eq!(status_of(pid), 5 << 8, "a program");
 }

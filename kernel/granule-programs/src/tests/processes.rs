@@ -30,6 +30,17 @@ pub(super) fn status_of(pid: i64) -> u32 {
     ended.unwrap_or_default().1
 }
 
+/// Makes the stack that a process needs its own, while there is memory: no page of it is missing later, or shared since
+/// a fork.
+#[inline(never)]
+pub(super) fn settle() {
+    let mut room = [0_u8; 0x1_0000];
+    for byte in room.iter_mut().step_by(512) {
+        // SAFETY: an element of a local array.
+        unsafe { (&raw mut *byte).write_volatile(1) };
+    }
+}
+
 /// One child, its number, its end.
 fn fork_once() {
     let pid = forked(|| 42);

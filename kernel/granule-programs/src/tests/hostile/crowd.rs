@@ -5,7 +5,7 @@
 use super::{Victim, ends_or_is_killed, pause};
 use crate::tests::memory::mapped;
 use crate::tests::page;
-use crate::tests::processes::{forked, status_of};
+use crate::tests::processes::{forked, settle, status_of};
 use crate::{check, check_eq};
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule_programs::calls::{
@@ -45,17 +45,6 @@ pub(in crate::tests) fn crowd(start: Start) {
     let pid = forked(|| 6);
     check!(status_of(pid) == 6 << 8, "a child after the bomb");
     say(format_args!("crowded\n"));
-}
-
-/// Makes the stack that the first process needs its own again, while there is memory: a fork left it
-/// shared.
-#[inline(never)]
-fn settle() {
-    let mut room = [0_u8; 0x1_0000];
-    for byte in room.iter_mut().step_by(512) {
-        // SAFETY: an element of a local array.
-        unsafe { (&raw mut *byte).write_volatile(1) };
-    }
 }
 
 /// Every process makes others for as long as it can, and takes memory.
