@@ -73,7 +73,6 @@ fn segments() -> [u8; 512] {
 
 /// The kernel still makes processes and runs programs.
 pub(super) fn still_works() {
-    settle();
     let pid = forked(|| run(b"/init\0", &[b"init\0", b"exit\0", b"5\0"]));
     check_eq!(status_of(pid), 5 << 8, "a program");
 }
@@ -91,6 +90,7 @@ fn fails(what: &[u8], error: i64, work: impl FnOnce() -> i64) {
 }
 
 pub(super) fn refused(start: Start) {
+    settle();
     still_works();
     let before = free();
     for loaded in [false, true] {
@@ -180,6 +180,7 @@ pub(super) fn flood(_: Start) {
 /// A list that changed after it was complete (`granule.test=kexec:flip@…`): the kernel is not left, and
 /// goes on as it was; likewise when nothing is loaded.
 pub(super) fn corrupted(_: Start) {
+    settle();
     still_works();
     let before = free();
     fails(b"nothing is loaded", EINVAL, leave);
