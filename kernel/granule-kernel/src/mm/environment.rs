@@ -36,7 +36,11 @@ pub(crate) enum Flush {
 }
 
 /// A source of table pages. The methods are those of [`TableEnvironment`].
-pub(crate) trait TableSource {
+///
+/// # Safety
+///
+/// Nothing else uses a page from when it is allocated until it is freed.
+pub(crate) unsafe trait TableSource {
     fn reserve(&mut self, tables: usize) -> Reservation;
     fn allocate_run(&mut self, most: usize) -> Option<TableRun>;
     fn free(&mut self, table: FreedTable);
@@ -52,9 +56,8 @@ pub(crate) struct PlainEnvironment<M, S> {
 /// The plain environment of the kernel's tables.
 pub(crate) type BareEnvironment<'a> = PlainEnvironment<KernelPhysToVirt, KernelTableAllocator<'a>>;
 
-// SAFETY: `memory` reaches the image and the linear map, or the linear map, in which all tables lie; each source's
-// implementer answers for its own pages, and the caller of `new` promises those of a range. Every instruction is
-// issued.
+// SAFETY: `memory` reaches the image and the linear map, or the linear map, in which all tables lie; `source` answers
+// for its pages. Every instruction is issued.
 unsafe impl<M: PhysToVirt, S: TableSource> TableEnvironment for PlainEnvironment<M, S> {
     #[inline(always)]
     fn reach(&self, table: PhysicalAddress) -> *mut u64 {

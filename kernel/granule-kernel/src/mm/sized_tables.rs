@@ -33,14 +33,12 @@ impl SizedTables {
     }
 }
 
-impl TableSource for SizedTables {
+// SAFETY: frames have one owner, and the caller of `new` promises it for those of the kernel's size.
+unsafe impl TableSource for SizedTables {
     #[inline(never)]
     fn reserve(&mut self, tables: usize) -> Reservation {
         match self {
-            Self::Frames(frames) => match frames.reserve(tables) {
-                true => Reservation::Granted,
-                false => Reservation::Refused,
-            },
+            Self::Frames(frames) => frames.reserve(tables).into(),
             Self::Others(_) => Reservation::Unsupported,
         }
     }

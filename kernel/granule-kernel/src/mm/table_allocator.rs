@@ -1,6 +1,8 @@
 //! The kernel's table allocator: one type for all sources of table pages, so that the walker is compiled once
 //! for each page size. The sources themselves are elsewhere.
 
+#![allow(unsafe_code, reason = "what the sources promise")]
+
 use super::early_tables::EarlyTables;
 use super::environment::TableSource;
 use super::phys_to_virt::KernelPhysToVirt;
@@ -25,7 +27,8 @@ pub(crate) enum KernelTableAllocator<'a> {
     Range { next: PhysicalAddress, page: u64 },
 }
 
-impl TableSource for KernelTableAllocator<'_> {
+// SAFETY: each source's implementer answers for its own pages, and a self-test for those of a range.
+unsafe impl TableSource for KernelTableAllocator<'_> {
     #[inline(never)]
     fn reserve(&mut self, tables: usize) -> Reservation {
         let has = match self {
@@ -36,11 +39,7 @@ impl TableSource for KernelTableAllocator<'_> {
             #[cfg(feature = "test-image")]
             Self::Range { .. } => true,
         };
-        if has {
-            Reservation::Granted
-        } else {
-            Reservation::Refused
-        }
+        has.into()
     }
 
     #[inline(never)]
