@@ -112,6 +112,9 @@ impl NoPageSize {
 /// pages waste the least memory. If a machine may use none of its CPU's sizes, it gets the CPU's
 /// smallest, with a note: the table can be wrong, and a kernel that does not start cannot show
 /// that.
+///
+/// # Errors
+///
 /// Fails with [`NoPageSize`] if the CPU has no page size that the kernel has code for.
 pub fn choose_page_size(inputs: &PageSizeInputs<'_>) -> Result<PageSizeChoice, NoPageSize> {
     let forbidden = inputs

@@ -62,6 +62,9 @@ impl Requirement {
     }
 
     /// Checks `driver` when it is probed, before it touches its device.
+    ///
+    /// # Errors
+    ///
     /// Fails with a one-line message when the driver must be left out.
     pub fn check(self, driver: &str, running: PageSize) -> Result<(), Mismatch<'_>> {
         if self.accepts(running) {

@@ -14,7 +14,7 @@
 //! | 0 | 8 | `GRANSTMP` |
 //! | 8 | 4 | version, 1 |
 //! | 12 | 4 | units: 1 bytes, 2 pages |
-//! | 16 | 8 | kind of data: [`Stamp::kind`] |
+//! | 16 | 8 | kind of data |
 //! | 24 | 8 | page size of the writer, in bytes |
 //! | 32 | 8 | bytes of data behind the stamp |
 //! | 40 | 4 | CRC-32 of the data |
@@ -42,7 +42,6 @@
 //! ```
 
 use core::ops::Range;
-use crc::{CRC_32_ISO_HDLC, Crc, Table};
 use granule::arch::PageSize;
 use thiserror::Error;
 
@@ -86,7 +85,7 @@ impl Stamp {
             units,
             page_size,
             length: data.len() as u64,
-            checksum: CRC.checksum(data),
+            checksum: crc32(data),
         }
     }
 
@@ -110,7 +109,7 @@ impl Stamp {
         put(24, &self.page_size.bytes().to_le_bytes());
         put(32, &self.length.to_le_bytes());
         put(40, &self.checksum.to_le_bytes());
-        let own = CRC.checksum(bytes.get(..OWN_CRC).unwrap_or_default());
+        let own = crc32(bytes.get(..OWN_CRC).unwrap_or_default());
         for (to, from) in bytes.iter_mut().skip(OWN_CRC).zip(own.to_le_bytes()) {
             *to = from;
         }
@@ -118,6 +117,9 @@ impl Stamp {
     }
 
     /// Decodes the stamp at the start of `bytes`. The bytes after it are not read.
+    ///
+    /// # Errors
+    ///
     /// Fails if the stamp is missing, cannot be decoded, or is for data of another kind.
     pub fn read(bytes: &[u8], kind: Kind) -> Result<Self, StampError> {
         let found = bytes.len();
@@ -135,7 +137,7 @@ impl Stamp {
         if version != VERSION {
             return Err(StampError::UnknownVersion { found: version });
         }
-        let own = CRC.checksum(bytes.get(..OWN_CRC).unwrap_or_default());
+        let own = crc32(bytes.get(..OWN_CRC).unwrap_or_default());
         if u32::from_le_bytes(field(bytes, OWN_CRC)) != own {
             return Err(StampError::Corrupted { what: "stamp" });
         }
@@ -166,6 +168,9 @@ impl Stamp {
 
     /// Decodes a stamp and verifies that the data after it is intact. [`check`](Self::check) decides
     /// whether the reader's page size may read it.
+    ///
+    /// # Errors
+    ///
     /// Fails as [`read`](Self::read) and [`verify`](Self::verify) do.
     pub fn open(bytes: &[u8], kind: Kind) -> Result<(Self, &[u8]), StampError> {
         let stamp = Self::read(bytes, kind)?;
@@ -184,6 +189,9 @@ impl Stamp {
     }
 
     /// Verifies that `data` is the data that was stamped.
+    ///
+    /// # Errors
+    ///
     /// Fails if the length or the checksum differs.
     pub fn verify(&self, data: &[u8]) -> Result<(), StampError> {
         if data.len() as u64 != self.length {
@@ -192,13 +200,16 @@ impl Stamp {
                 found: data.len() as u64,
             });
         }
-        if CRC.checksum(data) != self.checksum {
+        if crc32(data) != self.checksum {
             return Err(StampError::Corrupted { what: "data" });
         }
         Ok(())
     }
 
     /// Checks that a kernel with page size `running` may read the data unchanged.
+    ///
+    /// # Errors
+    ///
     /// Fails if the data counts in pages of another size.
     pub fn check(&self, running: PageSize) -> Result<(), StampError> {
         if self.units == Units::Bytes || self.page_size == running {
@@ -269,8 +280,37 @@ fn field<const N: usize>(bytes: &[u8; BYTES], at: usize) -> [u8; N] {
     field
 }
 
-/// CRC-32, as in Ethernet and zip.
-static CRC: Crc<u32, Table<1>> = Crc::<u32, Table<1>>::new(&CRC_32_ISO_HDLC);
+/// CRC-32, as in Ethernet and zip. Crates for it keep a pointer to the polynomial's parameters, and code that
+/// nothing relocates reads stamps too.
+fn crc32(data: &[u8]) -> u32 {
+    !data.iter().fold(u32::MAX, |state, byte| {
+        let index = usize::from(state as u8 ^ byte);
+        // The index has 8 bits and the table 256 entries.
+        state >> 8 ^ TABLE.get(index).copied().unwrap_or_default()
+    })
+}
+
+/// The remainder of each byte, for the reversed polynomial.
+#[allow(
+    clippy::indexing_slicing,
+    reason = "evaluated when it is compiled, where a panic is an error of the build"
+)]
+static TABLE: [u32; 256] = {
+    const POLYNOMIAL: u32 = 0xedb8_8320;
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let mut value = byte as u32;
+        let mut bit = 0;
+        while bit < 8 {
+            value = value >> 1 ^ if value & 1 == 1 { POLYNOMIAL } else { 0 };
+            bit += 1;
+        }
+        table[byte] = value;
+        byte += 1;
+    }
+    table
+};
 
 /// Why data cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]

@@ -71,6 +71,9 @@ pub struct ImageHeader {
 impl ImageHeader {
     /// Reads the header at the start of `bytes`. More bytes of the file give a more precise error
     /// for a file that is not an image.
+    ///
+    /// # Errors
+    ///
     /// Fails with the file's actual type, or the reason why it cannot be booted. The message does not name the
     /// file.
     pub fn read(bytes: &[u8]) -> Result<Self, ImageError> {
@@ -107,6 +110,9 @@ impl ImageHeader {
     }
 
     /// Checks that a CPU can run the image.
+    ///
+    /// # Errors
+    ///
     /// Fails with [`ImageError::PageSize`].
     pub fn check(&self, cpu: &CpuFeatures) -> Result<(), ImageError> {
         match self.page_size {

@@ -141,6 +141,8 @@ impl RelocationList {
     /// }
     /// ```
     ///
+    /// # Errors
+    ///
     /// Fails as [`check`](super::check) does, or with [`Refusal::OutOfPages`] and [`Refusal::PageInTheWay`]
     /// after all pages were given back.
     ///
@@ -253,6 +255,9 @@ impl RelocationList {
 
     /// Calls `each` with the list's pages in order: the pages that the transitional tables map, and
     /// that the uncached way cleans.
+    ///
+    /// # Errors
+    ///
     /// Fails with [`ListError::Lost`] if a link was overwritten; the pages before it were already passed to
     /// `each`.
     pub fn each_page(
@@ -298,6 +303,8 @@ impl RelocationList {
     /// }
     /// ```
     ///
+    /// # Errors
+    ///
     /// Fails with [`ListError::Lost`] if a link was overwritten. No page is freed then, because the set of
     /// pages is unknown.
     ///
@@ -335,6 +342,8 @@ impl RelocationList {
     ///     let _ = list.seal(other, way, transition, 0);
     /// }
     /// ```
+    ///
+    /// # Errors
     ///
     /// Fails with [`ListError::Lost`] if the list was overwritten since it was written.
     ///

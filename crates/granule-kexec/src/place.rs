@@ -33,6 +33,9 @@ pub const fn near(image: &PhysRange) -> PhysRange {
 /// Checks the distances and sizes that the boot protocol prescribes for image, initramfs and device
 /// tree. Each of them has already passed [`check_places`](super::check_places). `unmapped` is RAM
 /// that must not be mapped.
+///
+/// # Errors
+///
 /// Fails with [`Refusal::Far`], [`Refusal::Long`] and [`Refusal::Block`].
 pub fn check_boot(
     image: &Segment<'_>,
@@ -75,6 +78,9 @@ pub fn check_boot(
 /// `within`. `align` is a power of two.
 ///
 /// To avoid copying, a caller first reserves all memory in use.
+///
+/// # Errors
+///
 /// Fails with [`Refusal::TooBig`].
 pub fn find_place(
     segment: &'static str,

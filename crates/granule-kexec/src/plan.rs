@@ -83,6 +83,9 @@ impl Totals {
 }
 
 /// Checks the segments and their source pages.
+///
+/// # Errors
+///
 /// Fails as [`check_places`] does, then with [`Refusal::Pages`], [`Refusal::Misaligned`], [`Refusal::Source`]
 /// and [`Refusal::InTheWay`].
 pub fn check(segments: &[Segment<'_>], memory_map: &MemoryMap<'_>) -> Result<(), Refusal> {
@@ -134,6 +137,9 @@ pub fn check(segments: &[Segment<'_>], memory_map: &MemoryMap<'_>) -> Result<(),
 
 /// Emits the records for some segments in order, and returns the totals. `emit` is called only
 /// after all segments passed the checks.
+///
+/// # Errors
+///
 /// Fails as [`check`] does.
 pub fn plan(
     segments: &[Segment<'_>],

@@ -28,6 +28,9 @@ impl<'a> Ranges<'a> {
 
     /// Adds an extent, which may overlap others. An extent that reaches beyond the last address
     /// ends there.
+    ///
+    /// # Errors
+    ///
     /// Fails with [`Full`]; the set is unchanged.
     pub fn insert(&mut self, new: PhysRange) -> Result<(), Full> {
         if new.bytes == 0 {

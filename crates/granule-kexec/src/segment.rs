@@ -251,6 +251,9 @@ pub fn in_the_way<'a, 'b>(segments: &'b [Segment<'a>], of: &PhysRange) -> Option
 
 /// Checks the destinations of all segments, each alone and against each other. Source pages are not
 /// checked, so a caller can check before it allocates them.
+///
+/// # Errors
+///
 /// Fails with the first [`Refusal`], in the order of the segments.
 pub fn check_places(segments: &[Segment<'_>], memory_map: &MemoryMap<'_>) -> Result<(), Refusal> {
     for (index, one) in segments.iter().enumerate() {

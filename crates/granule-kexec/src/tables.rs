@@ -175,6 +175,9 @@ impl From<TableError> for TransitionError {
 
 /// The geometry of the lower half with the fewest address bits that reach the page of the
 /// relocation code.
+///
+/// # Errors
+///
 /// Fails if the CPU lacks that address size in the descriptor format of the upper half: another page is
 /// needed.
 pub fn identity_geometry(
@@ -190,6 +193,9 @@ pub fn identity_geometry(
 
 /// Builds the tables. The environment has the same type as for the caller's other tables, so the
 /// code for a page size exists only once.
+///
+/// # Errors
+///
 /// Fails with [`TransitionError`], after all pages were given back.
 pub fn build<P: Page, E: TableEnvironment>(
     environment: E,

@@ -107,6 +107,9 @@ pub(super) fn digest(
 
 /// Reads the whole list whose first page is at `head` and returns its header if nothing has changed
 /// since it was sealed. Each record is passed to `each` before the digest is compared.
+///
+/// # Errors
+///
 /// Fails with [`ListError`]; no part of the list may be followed then.
 pub fn verify(
     memory: &impl ListMemory,

@@ -25,6 +25,9 @@ pub enum Psci {
 
 impl<P: Physical> Tables<'_, P> {
     /// Returns the call by which firmware starts CPUs.
+    ///
+    /// # Errors
+    ///
     /// Fails if the FADT is missing or malformed.
     pub fn psci(&self) -> Result<Psci, AcpiError> {
         let table = self.find(*b"FACP")?;

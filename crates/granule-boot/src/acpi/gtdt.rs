@@ -18,6 +18,9 @@ pub struct Timer {
 }
 
 /// The interrupts of the secure, non-secure, virtual and EL2 timers, in this order.
+///
+/// # Errors
+///
 /// Fails if the table is too short.
 pub fn timers(table: &[u8]) -> Result<[Timer; 4], AcpiError> {
     let short = error(*b"GTDT", Fault::Length);

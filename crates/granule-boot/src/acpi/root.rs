@@ -67,6 +67,9 @@ pub struct Tables<'p, P> {
 
 impl<'p, P: Physical> Tables<'p, P> {
     /// Reads the list of tables below the root pointer at this address.
+    ///
+    /// # Errors
+    ///
     /// Fails if the pointer or the list is missing or malformed.
     pub fn new(memory: &'p P, rsdp: u64) -> Result<Self, AcpiError> {
         let wrong = |fault| error(*b"RSDP", fault);
@@ -91,6 +94,9 @@ impl<'p, P: Physical> Tables<'p, P> {
     }
 
     /// The first table with this signature that has no fault.
+    ///
+    /// # Errors
+    ///
     /// Fails with the fault of the first one, if all have one.
     pub fn find(&self, signature: [u8; 4]) -> Result<&'p [u8], AcpiError> {
         let mut fault = None;

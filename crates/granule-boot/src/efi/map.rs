@@ -169,6 +169,9 @@ pub struct Map<'a> {
 
 impl<'a> Map<'a> {
     /// Checks the sizes that firmware states, before the map is read.
+    ///
+    /// # Errors
+    ///
     /// Fails if a size or the version is out of range.
     pub const fn check(bytes: u64, descriptor: u32, version: u32) -> Result<(), MapError> {
         if version != VERSION {
@@ -185,6 +188,9 @@ impl<'a> Map<'a> {
     }
 
     /// The map in `bytes`, whose descriptors have this size and version.
+    ///
+    /// # Errors
+    ///
     /// Fails as [`Self::check`] does.
     pub fn new(bytes: &'a [u8], descriptor: u32, version: u32) -> Result<Self, MapError> {
         Self::check(bytes.len() as u64, descriptor, version)?;

@@ -89,6 +89,9 @@ pub struct Tables {
 impl Tables {
     /// Reads the system table at this physical address. The table names the list of tables by an address that
     /// `map` may have to translate; the tables themselves are named by physical addresses.
+    ///
+    /// # Errors
+    ///
     /// Fails if it cannot be read.
     pub fn read(memory: &impl Physical, map: Map<'_>, system: u64) -> Result<Self, SystemError> {
         let table = memory.read(system, SYSTEM_BYTES);

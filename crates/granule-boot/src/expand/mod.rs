@@ -62,6 +62,9 @@ pub struct Expanded {
 
 /// Writes the tree of the whole machine to `into`. `request` is what `old` contains of firmware's
 /// tables, `map` the memory map that it names, and `acpi` the command line's word.
+///
+/// # Errors
+///
 /// Fails if the machine cannot boot with these tables.
 pub fn expand<'t>(
     old: &Tree<'t>,

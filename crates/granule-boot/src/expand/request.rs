@@ -24,6 +24,9 @@ pub struct Request {
 
 impl Request {
     /// Reads the request from `tree`; `None` if the machine was not started by EFI firmware.
+    ///
+    /// # Errors
+    ///
     /// Fails if only some of the properties are there, or sizes are out of range.
     pub fn of(tree: &Tree<'_>) -> Result<Option<Self>, ExpandError> {
         let chosen = tree.root().and_then(|root| root.child(b"chosen"));

@@ -102,6 +102,9 @@ impl<const N: usize> Memblock<N> {
 
     /// Adds a bank of RAM. Returns how many of its bytes earlier banks contained already. Banks
     /// that overlap or touch become one. An empty bank adds nothing.
+    ///
+    /// # Errors
+    ///
     /// Fails with [`Error::Overflow`] and [`Error::TooManyRegions`]. Nothing has changed then.
     pub fn add_bank(&mut self, start: u64, size: u64) -> Result<u64, Error> {
         let overlap = insert(&mut self.banks, RangeList::Banks, start, size)?;
@@ -111,6 +114,9 @@ impl<const N: usize> Memblock<N> {
 
     /// Reserves a range: it is mapped like other RAM, but never allocated. A range may be reserved
     /// twice, and may lie outside RAM; see [`Memblock::reserved_outside_ram`].
+    ///
+    /// # Errors
+    ///
     /// Fails with [`Error::Overflow`] and [`Error::TooManyRegions`]. Nothing has changed then.
     pub fn reserve(&mut self, start: u64, size: u64) -> Result<(), Error> {
         insert(&mut self.reserved, RangeList::Reserved, start, size).map(|_| ())
@@ -119,6 +125,9 @@ impl<const N: usize> Memblock<N> {
     /// Reserves a range as [`reserve`](Memblock::reserve) does, however many there are, and keeps room for a quarter
     /// of all ranges: where there are more, those that are nearest to each other become one, with the memory
     /// between them. Returns the number of these bytes.
+    ///
+    /// # Errors
+    ///
     /// Fails with [`Error::Overflow`]. Nothing has changed then.
     pub fn reserve_coarsely(&mut self, start: u64, size: u64) -> Result<u64, Error> {
         self.reserve(start, size)?;
@@ -126,6 +135,9 @@ impl<const N: usize> Memblock<N> {
     }
 
     /// Marks a range that must never be mapped or allocated.
+    ///
+    /// # Errors
+    ///
     /// Fails with [`Error::Overflow`] and [`Error::TooManyRegions`]. Nothing has changed then.
     pub fn mark_no_map(&mut self, start: u64, size: u64) -> Result<(), Error> {
         insert(&mut self.no_map, RangeList::NoMap, start, size).map(|_| ())
@@ -133,6 +145,9 @@ impl<const N: usize> Memblock<N> {
 
     /// Frees a reserved range, whether it comes from `allocate` or from
     /// [`reserve`](Memblock::reserve). An empty range changes nothing.
+    ///
+    /// # Errors
+    ///
     /// Fails with [`Error::NotReserved`] unless all of the range is reserved, [`Error::Overflow`], and
     /// [`Error::TooManyRegions`] where a range would be split in two. Nothing has changed then.
     pub fn free(&mut self, start: u64, size: u64) -> Result<(), Error> {
@@ -165,6 +180,9 @@ impl<const N: usize> Memblock<N> {
 
     /// Allocates `size` bytes of free RAM, aligned to `align`, inside `start..end`, and reserves
     /// them.
+    ///
+    /// # Errors
+    ///
     /// Fails with [`Error::OutOfMemory`] if nothing is free there, [`Error::BadRequest`] if `size` is zero or
     /// `align` is not a power of two, and [`Error::TooManyRegions`]. Nothing has changed then.
     pub fn allocate(

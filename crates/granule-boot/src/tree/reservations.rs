@@ -11,6 +11,9 @@ const ENTRY_BYTES: usize = 16;
 
 impl<'a> Tree<'a> {
     /// The entries of the memory reservation block.
+    ///
+    /// # Errors
+    ///
     /// Fails with [`TreeError::BadReservations`] if the block does not end inside the tree. Reservations that
     /// cannot be read may be of memory that must be kept.
     pub fn reservations(&self) -> Result<Reservations<'a>, TreeError> {

@@ -49,6 +49,9 @@ pub trait Edit<'t> {
 /// Copies `tree` to `into` with the changes of `edit`, and returns the bytes of the new tree. It has
 /// these memory reservations instead of the old ones, and always a `/chosen`: the last child of the root,
 /// if the old tree has none.
+///
+/// # Errors
+///
 /// Fails with the error in the old tree, or the writer's.
 pub fn rewrite<'t>(
     tree: &Tree<'t>,

@@ -27,6 +27,9 @@ const END: u32 = 9;
 
 /// The size of a tree in bytes, from its first eight bytes. It serves a caller that has only an
 /// address and needs the length for [`Tree::new`].
+///
+/// # Errors
+///
 /// Fails with [`TreeError::TooShort`], [`TreeError::BadMagic`], or [`TreeError::BadSize`] if no tree can have
 /// that size.
 pub fn total_size(first_bytes: &[u8]) -> Result<u32, TreeError> {
@@ -52,6 +55,9 @@ pub struct Tree<'a> {
 
 impl<'a> Tree<'a> {
     /// Checks the header of the tree at the start of `bytes`. The blocks may come in any order.
+    ///
+    /// # Errors
+    ///
     /// Fails with the error in the header.
     pub fn new(bytes: &'a [u8]) -> Result<Self, TreeError> {
         let size = total_size(bytes)?;
@@ -211,6 +217,9 @@ impl<'a> Walk<'a> {
     }
 
     /// The next token, or `None` at the tree's proper end.
+    ///
+    /// # Errors
+    ///
     /// Fails with the error in the tree at this place. The walk is over then.
     // One copy: the readers together call this at many places.
     #[inline(never)]

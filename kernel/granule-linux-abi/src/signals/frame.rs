@@ -181,6 +181,10 @@ mod tests {
     }
 
     fn prepared(flags: u64, signal: u8, cause: Cause) -> Prepared {
+        prepared_from(&registers(), flags, signal, cause)
+    }
+
+    fn prepared_from(from: &Registers, flags: u64, signal: u8, cause: Cause) -> Prepared {
         let action = SigAction {
             handler: 0x41_0000,
             flags,
@@ -189,16 +193,7 @@ mod tests {
         };
         let mask = (SignalSet(0x55), SigStack::default());
         let signal = (signal, cause);
-        prepare(
-            &registers(),
-            &fp(),
-            signal,
-            &action,
-            mask,
-            0x7fff_1234,
-            0x99,
-        )
-        .unwrap()
+        prepare(from, &fp(), signal, &action, mask, 0x7fff_1234, 0x99).unwrap()
     }
 
     #[test]
@@ -248,10 +243,24 @@ mod tests {
         assert_eq!((back.registers, back.fp), (registers(), fp()));
         assert_eq!(back.mask, SignalSet(0x55));
         let mut hostile = copy;
-        hostile.context.pstate = u64::MAX;
-        assert_eq!(restore(&hostile).unwrap().registers.pstate, 0xf000_0000);
         hostile.fpsimd.magic = 0;
         assert_eq!(restore(&hostile), None);
+    }
+
+    #[test]
+    fn a_handler_and_its_return_get_the_condition_flags_and_no_other_bit_of_pstate() {
+        for bit in 0..64 {
+            let mut interrupted = registers();
+            interrupted.pstate = 1 << bit;
+            let allowed = if (28..32).contains(&bit) { 1 << bit } else { 0 };
+            let made = prepared_from(&interrupted, 0, SIGUSR1, Cause::process(0, 7));
+            assert_eq!(
+                made.registers.pstate, allowed,
+                "bit {bit} at the handler's entry"
+            );
+            let goes_on = restore(&made.frame).unwrap().registers.pstate;
+            assert_eq!(goes_on, allowed, "bit {bit} after rt_sigreturn");
+        }
     }
 
     #[test]
