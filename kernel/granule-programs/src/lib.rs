@@ -8,7 +8,7 @@ pub mod calls;
 #[cfg(target_os = "none")]
 pub mod start;
 
-/// Names the function that the program is: it takes a [`Start`](start::Start) and returns the exit status. On the host
+/// Names the function that the program is: it takes a `Start` and returns the exit status. On the host
 /// there is nothing to run.
 #[macro_export]
 macro_rules! program {

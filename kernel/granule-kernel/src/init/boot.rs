@@ -212,7 +212,10 @@ fn boot(
     let given_back = given_back.unwrap_or_else(|error| {
         refuse::refuse(format_args!("boot mappings cannot be dropped: {error}"))
     });
-    let pages = refuse::unless_ok(pages::take_over(&memory, &placement));
+    let pages = match pages::take_over(&memory, &placement) {
+        Ok(pages) => pages,
+        Err(error) => refuse::refuse(format_args!("{error}")),
+    };
     // The trust that holds for all CPUs limits how the map may change.
     request.bbm_policy = bbm_policy;
     kernel_tables::begin(&request);
