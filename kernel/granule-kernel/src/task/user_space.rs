@@ -84,6 +84,8 @@ impl fmt::Display for Failure {
 
 /// Runs `/init` of the initramfs, or the program named by `rdinit=`, and ends all processes when it
 /// ends. Does nothing if there is no such program.
+// A call of its own: the boot's frame would have this one's in it.
+#[inline(never)]
 pub(crate) fn run(inputs: &Inputs<'_>) -> Result<(), Failure> {
     let path = inputs.parameters.init;
     if let Some(hook) = TASKS.get() {
