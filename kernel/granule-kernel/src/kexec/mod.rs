@@ -1,6 +1,6 @@
 //! Leaving for the next kernel, and arriving in it.
 //!
-//! Loading: [`load`](mod@load) makes a [`Loaded`](loaded::Loaded) from files, with pages from [`pages`],
+//! Loading: [`load`](mod@load) makes a [`Loaded`] from files, with pages from [`pages`],
 //! on the [`machine`] recorded at boot. This file holds the loaded kernel and the lock for changing it.
 //! [`refused`] has the reasons for a refusal; [`messages`] limits how often they are printed.
 //!
