@@ -11,9 +11,9 @@ use crate::arch::tlbi::TlbCapabilities;
 use crate::forward;
 use crate::table::{FreeList, Maintenance, PhysToVirt, TableEnvironment};
 
-/// Returns the environment of tables of this machine, with pages from a list. `cpu` has the features that all
-/// CPUs have which walk the tables. A kernel with an allocator of its own, or with tables in a static,
-/// implements [`TableEnvironment`].
+/// Returns the environment of tables of this machine, with pages from a list, for CPUs that are all like `cpu`
+/// ([`TlbCapabilities::of`]). A kernel whose CPUs differ in features or errata, that has an allocator of its own,
+/// or that keeps tables in a static implements [`TableEnvironment`].
 pub fn environment<R: PhysToVirt>(
     pages: FreeList<R>,
     cpu: &CpuFeatures,
