@@ -10,11 +10,11 @@
 
 use super::area_nodes::AreaNodes;
 use super::file_cache;
-use super::frames::{AnySized, Ground, KernelSized, UserMemory};
+use super::frames::{Ground, UserMemory};
 use super::owned::{self, Array, Boxed};
 use super::platform;
 use super::process;
-use super::space_environment::{Plain, ProgramTables, Recorded, SpaceKind};
+use super::space_environment::{Common, General, ProgramTables, SpaceKind};
 use crate::lock::{Lock, UnmaskedLock};
 use crate::mm::kernel_tables;
 use crate::mm::sized_tables::SizedTables;
@@ -200,7 +200,7 @@ unsafe fn drop_typed<P: Page, E: SpaceKind>(shared: NonNull<()>) {
 impl<P: Page, E: SpaceKind> Typed<P, E> {
     /// Records that the programs of the space use a range as the tables map it from here on.
     fn assume_visible(&self, start: u64, bytes: u64) {
-        if E::RECORDS
+        if E::MAY_RECORD
             && let Some(asid) = self.asid
         {
             let sink = Recorder::new(P::SIZE.bytes());
@@ -358,12 +358,11 @@ impl AddressSpace {
             type Output = Option<AddressSpace>;
             fn run<P: Page>(self) -> Self::Output {
                 let kernel = kernel_tables::kernel()?.geometry.page_size();
-                if Recorder::new(0).is_active() {
-                    make::<P, Recorded>().map(erase)
-                } else if sizes::MIN == sizes::MAX || kernel == P::SIZE {
-                    make::<P, Plain<KernelSized>>().map(erase)
+                let is_kernels = sizes::MIN == sizes::MAX || kernel == P::SIZE;
+                if is_kernels && !Recorder::new(0).is_active() {
+                    make::<P, Common>().map(erase)
                 } else {
-                    make::<P, Plain<AnySized>>().map(erase)
+                    make::<P, General>().map(erase)
                 }
             }
         }
