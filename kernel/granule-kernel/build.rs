@@ -52,8 +52,6 @@ fn main() {
         format!("-zmax-page-size={largest_page}"),
         format!("--defsym=LARGEST_PAGE={largest_page}"),
         "--build-id=none".into(),
-        // In `early::efi::entry`: keeps x18 for firmware.
-        "--wrap=memcpy".into(),
     ];
     for argument in arguments {
         println!("cargo:rustc-link-arg-bins={argument}");

@@ -26,12 +26,9 @@ pub(crate) struct Rules {
     pub(crate) stops: &'static [Entry],
     /// Functions that may contain `BR` or `BLR`, with the reason why their targets are bounded.
     pub(crate) indirect: &'static [Entry],
-    /// Whether every function may contain `BLR`: the code calls firmware, which is not part of the
-    /// program.
+    /// Whether the code calls firmware, which is not part of the program: every function may contain `BLR`, and none
+    /// may use x18, which belongs to the firmware (UEFI specification, binding for AArch64: the platform's register).
     pub(crate) calls_firmware: bool,
-    /// Whether the code must leave x18 alone, and the functions that may use it: it belongs to the firmware that
-    /// the code calls (UEFI specification, binding for AArch64: the platform's register).
-    pub(crate) x18: Option<&'static [Entry]>,
     /// Symbols whose address is used as a number (the end of a section) and never jumped to.
     pub(crate) bounds: &'static [Entry],
     /// Whether the code may read words that relocation has written. It may only while these hold addresses
@@ -56,7 +53,6 @@ pub(crate) const KERNEL: Rules = Rules {
         ("el2_stub_sync", "the restart call jumps to an address that its caller gives, in a program of its own"),
     ],
     calls_firmware: false,
-    x18: None,
     bounds: &[
         ("_start", "the image's address as a number, by which the entry code relocates; no vectors are there"),
     ],
@@ -84,10 +80,6 @@ pub(crate) const EFI: Rules = Rules {
     stops: &[],
     indirect: &[("efi_leave", "jumps to the copy of the image")],
     calls_firmware: true,
-    x18: Some(&[
-        ("memcpy", "comes compiled; the linker leads every call to __wrap_memcpy"),
-        ("__wrap_memcpy", "keeps the register round memcpy"),
-    ]),
     bounds: &[("_start", "the address of the loaded image")],
     ..KERNEL
 };
@@ -142,7 +134,6 @@ pub(crate) fn check(program: &Program, rules: &Rules) -> Report {
         ("stops", rules.stops),
         ("indirect", rules.indirect),
         ("bounds", rules.bounds),
-        ("x18", rules.x18.unwrap_or_default()),
     ] {
         for (name, _) in entries {
             if !checker.used.contains(&(table, *name)) {
@@ -277,10 +268,7 @@ impl Checker<'_> {
                 if let Some(hazard) = a64::hazard(word) {
                     self.finding(index, pc, hazard);
                 }
-                if let Some(excused) = self.rules.x18
-                    && a64::has_as_operand(word, 18)
-                    && !self.in_table("x18", excused, range.start)
-                {
+                if self.rules.calls_firmware && a64::has_as_operand(word, 18) {
                     self.finding(index, pc, "uses x18, which is the firmware's");
                 }
                 sets_vectors |= a64::writes_vector_base(word);

@@ -23,7 +23,6 @@ const RULES: Rules = Rules {
     stops: &[],
     indirect: &[],
     calls_firmware: false,
-    x18: None,
     bounds: &[],
     relocated: false,
 };

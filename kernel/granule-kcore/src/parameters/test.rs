@@ -12,7 +12,7 @@ const KEY: &str = "granule.test=";
 
 /// The tests whose name is the whole value. Each is explained where the kernel runs it
 /// (kernel/granule-kernel/src/selftest).
-const NAMES: &str = "alloc-failure background background-busy conflict conflict-again corrupt-hint \
+const NAMES: &str = "alloc-failure background background-busy conflict conflict-again copies corrupt-hint \
     corrupt-missing corrupt-output corrupt-pattern corrupt-permission corrupt-read-only \
     corrupt-translation count count-alone exception execute exhaustion guard guard-beside \
     hotplug hotplug-new ipi lines mute needs-16k needs-4k needs-4k-or-64k needs-64k \

@@ -186,7 +186,8 @@ pub(crate) unsafe fn set_ttbr0_el1(value: u64) {
 ///
 /// # Safety
 ///
-/// The value must differ from the present one only in bits that concern EL0 and exceptions from it.
+/// The value must differ from the present one only in bits that concern EL0 and exceptions from it, or in A: the
+/// target has no unaligned access.
 pub(crate) unsafe fn set_sctlr_el1(value: u64) {
     // SAFETY: the caller answers for the bits.
     unsafe { asm!("msr sctlr_el1, {}", "isb", in(reg) value, options(nostack, preserves_flags)) };

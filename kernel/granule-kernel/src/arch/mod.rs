@@ -2,6 +2,8 @@
 //! memory management, devices or other CPUs.
 
 pub(crate) mod boot_stack;
+#[cfg(target_os = "none")]
+mod copy;
 pub(crate) mod counter;
 pub(crate) mod cpu;
 pub(crate) mod image;

@@ -11,6 +11,7 @@
 //! | `granule.test=` with calls, parking, failures of other CPUs | [`calls`] |
 //! | `granule.test=` with changes of the linear map | [`memory`] |
 //! | `granule.test=conflict` and its like | [`conflict`] |
+//! | `granule.test=copies` | [`copies`] |
 //! | `granule.test=needs-4k` and its like | [`drivers`] |
 //! | `granule.test=kexec:` | [`kexec`] |
 //! | `granule.test=alloc-failure` | [`alloc_failure`] |
@@ -21,6 +22,7 @@
 mod alloc_failure;
 mod calls;
 mod conflict;
+mod copies;
 mod drivers;
 mod early_walk;
 mod failures;
@@ -62,6 +64,7 @@ pub(crate) fn install() {
             calls::run(request, parameters);
             conflict::run(request, parameters);
             memory::run(parameters);
+            copies::run(parameters);
         },
     });
     CPUS.install(&CpuHook {

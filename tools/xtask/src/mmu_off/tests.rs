@@ -19,7 +19,6 @@ const RULES: Rules = Rules {
     stops: &[("enable_mmu_and_jump", "test")],
     indirect: &[],
     calls_firmware: false,
-    x18: None,
     bounds: &[],
     relocated: true,
 };
@@ -265,7 +264,7 @@ fn the_check_reads_a_real_file() {
 #[test]
 fn code_that_calls_firmware_leaves_x18_alone() {
     let stub = Rules {
-        x18: Some(&[]),
+        calls_firmware: true,
         ..RULES
     };
     let count = |helper: u32| {

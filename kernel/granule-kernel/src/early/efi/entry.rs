@@ -1,5 +1,4 @@
-//! The two ends of the stub: from the firmware's call to Rust, and from Rust to the copy of the image. And what
-//! keeps the firmware's register x18 in between.
+//! The two ends of the stub: from the firmware's call to Rust, and from Rust to the copy of the image.
 
 #![allow(
     unsafe_code,
@@ -75,22 +74,4 @@ efi_leave:
 efi_leave_end:
 "#,
     mmu_and_caches = const MMU_AND_CACHES,
-);
-
-// x18 is the firmware's by UEFI's binding for AArch64, and must be as it was at each call. The compiler gives the
-// register to no code (.cargo/config.toml). But `memcpy` comes compiled, with the compiler's own library, and uses
-// it where source and destination are aligned differently. The linker leads all calls to it here (build.rs).
-global_asm!(
-    r#"
-    .section .text.wrap_memcpy, "ax"
-    .global __wrap_memcpy
-__wrap_memcpy:
-    stp     x29, x30, [sp, #-32]!
-    mov     x29, sp
-    str     x18, [sp, #16]
-    bl      __real_memcpy
-    ldr     x18, [sp, #16]
-    ldp     x29, x30, [sp], #32
-    ret
-"#
 );

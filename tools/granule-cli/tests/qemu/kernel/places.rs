@@ -1,7 +1,9 @@
-//! Where the image lies, and the exception level it is entered at: the same map comes of it.
+//! Where the image lies, and the exception level it is entered at: the same map comes of it. And copies that are
+//! right wherever they lie.
 
 use granule_cli::{PageSize, Request};
 
+use crate::hooked::saying;
 use crate::kernel::machine::{GIB, IMAGE, MIB, RAM, ok, sized};
 use crate::kernel::reference::{Reference, range};
 
@@ -51,4 +53,11 @@ fn several_cpus_are_harmless() {
         ..sized(granule_cli::PageSize::K16)
     });
     assert_eq!(kernel.mapped(), 4 * GIB);
+}
+
+/// The kernel's own `memcpy`, which runs with the MMU off too: 201 lengths, from and to eight alignments.
+#[test]
+fn copies_are_right_and_make_no_unaligned_access() {
+    let kernel = ok(&saying(sized(PageSize::K4), "granule.test=copies"));
+    kernel.prints("granule: 12864 copies are right");
 }
