@@ -38,6 +38,7 @@ mod pe;
 mod peers;
 mod probe;
 mod programs;
+mod published;
 mod report;
 mod results;
 mod run;
@@ -123,6 +124,8 @@ enum Command {
     Bench(bench::BenchOptions),
     /// Measure, store the results in docs/results and write the table of docs/performance.md
     Figures(figures::FiguresOptions),
+    /// Run the cheap commands of docs/published.json, and write docs/published.md
+    Published(published::PublishedOptions),
     /// Make the page of `granule report` of this kernel with each page size
     Report(report::ReportOptions),
     /// Run every test, host and QEMU
@@ -193,6 +196,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Check => return ci::check(),
         Command::Bench(options) => bench::bench(&options)?,
         Command::Figures(options) => return figures::figures(&options),
+        Command::Published(options) => published::published(&options)?,
         Command::Report(options) => report::make(&options)?,
         Command::Test(options) => return ci::test(&options),
         Command::Record { file } => history::record(&file)?,

@@ -6,8 +6,8 @@
 //! tolerances, `path` finds figures in results, `table` makes the table.
 
 mod compare;
-mod path;
-mod runs;
+pub(crate) mod path;
+pub(crate) mod runs;
 mod stored;
 mod table;
 
@@ -176,6 +176,19 @@ fn first_results(rows: &[table::Row]) -> Result<BTreeMap<String, Value>> {
     Ok(found)
 }
 
+/// The stored result of each command.
+pub(crate) fn stored_by_command() -> Result<BTreeMap<String, Value>> {
+    let mut found = BTreeMap::new();
+    for run in contents()?.runs {
+        if let Some(Value::Array(results)) =
+            stored::read(&run.name)?.map(|mut it| it["results"].take())
+        {
+            found.extend(run.commands.into_iter().zip(results));
+        }
+    }
+    Ok(found)
+}
+
 /// The share of a run in the total time: half for runs that go two at a time.
 fn cost(run: &Run) -> Duration {
     let time = Duration::from_secs(run.seconds.into());
@@ -188,7 +201,8 @@ fn cost(run: &Run) -> Duration {
 /// Makes the runs, phase by phase, gives each one's results away and prints the remaining time.
 fn measure(chosen: &[&Run], mut made: impl FnMut(&Run, Result<Vec<Value>>)) -> Result<()> {
     println!("building what is measured");
-    let granule = prepare(chosen)?;
+    let mut names = chosen.iter().map(|run| run.name.as_str());
+    let granule = prepare(names.any(|name| ["user", "size"].contains(&name)))?;
     let start = Instant::now();
     let mut pace = Pace::of(chosen.iter().map(|run| cost(run)).sum());
     println!(
@@ -230,10 +244,9 @@ fn measure(chosen: &[&Run], mut made: impl FnMut(&Run, Result<Vec<Value>>)) -> R
     Ok(())
 }
 
-/// Builds everything that the runs boot, so that no build runs beside another.
-fn prepare(chosen: &[&Run]) -> Result<PathBuf> {
-    let mut names = chosen.iter().map(|run| run.name.as_str());
-    if names.any(|name| ["user", "size"].contains(&name)) {
+/// Builds what is booted, also the images for one page size if asked, so that no build runs beside another.
+pub(crate) fn prepare(fixed: bool) -> Result<PathBuf> {
+    if fixed {
         for size in image::Fixed::ALL {
             image::image(Some(size))?;
         }
@@ -245,7 +258,7 @@ fn prepare(chosen: &[&Run]) -> Result<PathBuf> {
 }
 
 /// Whether a name fits a pattern; `*` at its end stands for anything.
-fn fits(pattern: &str, name: &str) -> bool {
+pub(crate) fn fits(pattern: &str, name: &str) -> bool {
     let start = pattern.strip_suffix('*');
     start.map_or(pattern == name, |start| name.starts_with(start))
 }

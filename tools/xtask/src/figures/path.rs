@@ -34,16 +34,20 @@ pub(super) fn figure(json: &Value, at: &str, expression: &str) -> Result<f64> {
     number.with_context(|| format!("{path}: {value} is not a number"))
 }
 
-/// The value at a path: keys between dots, and after a key, in brackets, what the one wanted object of the array has:
-/// `rows[page_size=4K&strategy=direct].linear_map.tlbi`.
-fn select<'a>(json: &'a Value, path: &str) -> Result<&'a Value> {
+/// The value at a path: keys or places in an array between dots, and after a key, in brackets, what the one wanted object
+/// of the array has: `rows[page_size=4K&strategy=direct].linear_map.tlbi`.
+pub(crate) fn select<'a>(json: &'a Value, path: &str) -> Result<&'a Value> {
     let mut at = json;
     for step in steps(path) {
         let (key, filter) = match step.split_once('[') {
             Some((key, filter)) => (key, filter.strip_suffix(']')),
             None => (step, None),
         };
-        at = at.get(key).with_context(|| format!("{path}: no `{key}`"))?;
+        let part = match at {
+            Value::Array(all) => key.parse().ok().and_then(|place: usize| all.get(place)),
+            _ => at.get(key),
+        };
+        at = part.with_context(|| format!("{path}: no `{key}`"))?;
         let Some(filter) = filter else { continue };
         let all = at.as_array();
         let all = all.with_context(|| format!("{path}: `{key}` is not an array"))?;
@@ -104,12 +108,14 @@ mod tests {
         let tlbi = |path| figure(&rows(), "", path).map_err(|error| error.to_string());
         assert_eq!(tlbi("rows[page_size=4K&way=a 1.b].map.tlbi"), Ok(0.0));
         assert_eq!(tlbi("rows[large=false].map.tlbi"), Ok(7.0));
+        assert_eq!(tlbi("rows.1.map.tlbi"), Ok(0.0));
         for (path, reason) in [
             ("rows[way=c].map.tlbi", "nothing in `rows` has way=c"),
             ("rows[page_size=4K].map.tlbi", "several objects in `rows`"),
             ("rows[way=base].map.isb", "no `isb`"),
             ("rows[way=base].map", "is not a number"),
             ("rows.map", "no `map`"),
+            ("rows.2", "no `2`"),
             ("rows[way=base].map[a=b]", "is not an array"),
         ] {
             assert!(tlbi(path).unwrap_err().contains(reason), "{path}");

@@ -60,7 +60,7 @@ pub(super) fn measure(run: &Run, granule: &Path) -> Result<Vec<Value>> {
 
 /// The command as a process. `granule` is the program that was built, and `cargo xtask` is this program, so
 /// that no command waits for cargo's locks.
-fn process(text: &str, granule: &Path) -> Result<Command> {
+pub(crate) fn process(text: &str, granule: &Path) -> Result<Command> {
     let mut words = text.split_whitespace();
     let program = words.next().unwrap_or_default();
     let mut words: Vec<&str> = words.collect();

@@ -214,6 +214,9 @@ fn programs(seed: u64) -> Vec<SoakCase> {
     // The library's instructions in each kind of build.
     let words = "xtask figures --check --only instructions";
     cases.push(SoakCase::cargo("instructions of the library", 1.0, Other, words, &[]).alone());
+    // Counts that docs/published.json takes from stored results otherwise.
+    let words = "xtask published --check --dear";
+    cases.push(SoakCase::cargo("published counts", 16.0, Other, words, &[]).alone());
     // The tests that stress CPUs in real time, which `make test` leaves out.
     let words = "test -p granule-cli --test qemu -- --nocapture --ignored live::";
     cases.push(SoakCase::cargo("stress in real time", 3.0, Tests, words, &[]).alone());
@@ -251,7 +254,7 @@ fn fuzz(seed: u64) -> Result<Vec<SoakCase>> {
 
 /// Parts of `granule-peers` that run only on request: the name, the part, and the minutes. It fails
 /// where nothing could be run.
-const PEERS: [(&str, &str, f32); 14] = [
+pub(crate) const PEERS: [(&str, &str, f32); 14] = [
     // Debian's kernels on all machines, and systems other than Linux, under `granule watch`.
     ("watched systems, all machines", "watch-all", 7.0),
     // With each QEMU and each page size.

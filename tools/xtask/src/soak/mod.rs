@@ -24,6 +24,7 @@ use crate::image::{self, Image};
 use crate::matrix::payload;
 use crate::pace::{Pace, about};
 use crate::{boots, probe, user};
+pub(crate) use cases::PEERS;
 use cases::{SoakCase, Work};
 use program::Outcome;
 use state::State;

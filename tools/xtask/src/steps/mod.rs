@@ -10,8 +10,8 @@ use crate::nextest::{self, Selection};
 use crate::packages::{in_guests, on_host};
 use crate::results::Results;
 use crate::{
-    api, boots, check, examples, figures, image, least_rust, miri, peers, report,
-    run as three_boots,
+    api, boots, check, examples, figures, image, least_rust, miri, peers, published, report,
+    run as three_boots, size,
 };
 use xtask::workspace::{cargo, run};
 
@@ -160,6 +160,10 @@ pub(crate) const STEPS: &[Step] = &[
         .needs(&["build", "image", "test-image"]),
     step("firmware-matrix", TEST | ALL, Call(boots::through_firmware),
         "a pairwise sample of the boots through firmware").needs(&["build", "image"]),
+    step("published", TEST | ALL, Call(published::check),
+        "the table of what was published, its cheap commands").needs(&["build", "image", "user"]),
+    step("size", TEST | ALL, Call(size::check), "the image for all page sizes over that for 4K")
+        .needs(&["image", "fixed-images"]),
     step("examples", TEST | ALL, Call(examples::check),
         "the programs in examples, booted with each page size"),
     step("package", TEST | ALL, Call(work::package), "the libraries package and build alone"),
