@@ -1,33 +1,18 @@
-//! The page sizes that the build has code for, and the flags that link the kernel as a static
-//! position-independent executable at base 0.
+//! The flags that link the kernel as a static position-independent executable at base 0.
 //!
 //! Linking is only for the bare-metal target: on the host the crate is a small program and
 //! a set of unit tests, linked as any other.
 
-/// The features that select one page size, its name in `src/sizes.rs`, and its bytes.
-const SIZES: [(&str, &str, u64); 3] = [
-    ("CARGO_FEATURE_FIXED_4K", "page_4k", 4 << 10),
-    ("CARGO_FEATURE_FIXED_16K", "page_16k", 16 << 10),
-    ("CARGO_FEATURE_FIXED_64K", "page_64k", 64 << 10),
+/// The features that select a page size, and its bytes.
+const SIZES: [(&str, u64); 3] = [
+    ("CARGO_FEATURE_PAGE_64K", 64 << 10),
+    ("CARGO_FEATURE_PAGE_16K", 16 << 10),
+    ("CARGO_FEATURE_PAGE_4K", 4 << 10),
 ];
 
-/// Tells the code which page sizes it is for; the bytes of the largest.
-fn page_sizes() -> u64 {
-    let asked = |feature: &str| std::env::var_os(feature).is_some();
-    let all = !SIZES.iter().any(|(feature, ..)| asked(feature));
-    let mut largest = 0;
-    for (feature, name, bytes) in SIZES {
-        println!("cargo:rustc-check-cfg=cfg({name})");
-        if all || asked(feature) {
-            println!("cargo:rustc-cfg={name}");
-            largest = bytes;
-        }
-    }
-    largest
-}
-
 fn main() {
-    let largest_page = page_sizes();
+    let built = |(feature, _): &&(&str, u64)| std::env::var_os(feature).is_some();
+    let largest_page = SIZES.iter().find(built).map_or(0, |(_, bytes)| *bytes);
     let manifest = std::env::var("CARGO_MANIFEST_DIR").unwrap_or_default();
     let script = format!("{manifest}/kernel.ld");
     println!("cargo:rerun-if-changed={script}");

@@ -35,9 +35,9 @@
 //! | work page by page | [`cursor`](crate::table::PageTables::cursor) |
 //! | find and clear accessed or dirty leaves | [`harvest`](crate::table::PageTables::harvest) |
 //! | give a tree to CPUs | [`make_live`](crate::table::PageTables::make_live), [`Live::ttbr`](crate::table::Live::ttbr) |
-//! | turn the MMU on | [`Translation::new`](crate::arch::Translation::new), `hw::enable` |
+//! | turn the MMU on | `hw::enable`; the values for code of its own: [`Translation::new`](crate::arch::Translation::new) |
 //! | change a tree that CPUs walk | [`Live::changes`](crate::table::Live::changes), then the calls above |
-//! | allow live leaves to be split | [`bbm_policy::decide`](crate::arch::bbm_policy::decide), [`set_bbm`](crate::table::PageTables::set_bbm) |
+//! | allow live leaves to be split | [`SystemLimits::decide`](crate::arch::bbm_policy::SystemLimits::decide), [`set_bbm`](crate::table::PageTables::set_bbm) |
 //! | make leaves larger or smaller | [`merge`](crate::table::PageTables::merge), [`limit_leaves`](crate::table::PageTables::limit_leaves) |
 //! | map all RAM | [`linear::create`](crate::linear::create) |
 //! | map a guest's memory | [`PageTables`](crate::table::PageTables) of [`Stage2`](crate::table::Stage2), `hw::enable_stage2` |

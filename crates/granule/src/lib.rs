@@ -74,6 +74,8 @@
 //!
 //! - `linear` (default): the module [`linear`].
 //! - `space` (default): the module [`space`].
+//! - `page-4k`, `page-16k`, `page-64k` (default): the page sizes that [`table::AnyPageTables`] has code for.
+//!   A type has every size: a program without these features links what it names.
 //! - `published`: the linear map as others have published it, to measure against.
 //!
 //! [`arch`], [`table`] and `hw` are always there. The crate has no dependencies. The manifest states

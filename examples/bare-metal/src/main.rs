@@ -9,13 +9,10 @@
 
 use board::{Counted, Counters, RAM, UART, finish, println, reported};
 use core::arch::global_asm;
-use granule::arch::bbm_policy::{SystemLimits, decide};
-use granule::arch::{
-    Attributes, Geometry, PageSize, Permissions, PhysicalAddress, Regime, Translation, VaRange,
-    VirtualAddress,
-};
+use granule::arch::bbm_policy::SystemLimits;
+use granule::arch::{Attributes, Geometry, Permissions, PhysicalAddress, Regime, VaRange, VirtualAddress};
 use granule::hw;
-use granule::table::{AnyPageTables, FreeList, Holes, Leaves, Offset, Piece};
+use granule::table::{AnyPageTables, Holes, Leaves, Piece};
 
 const RAM_END: u64 = 0x8000_0000;
 /// The upper half of RAM, in which mappings change.
@@ -70,24 +67,19 @@ fn probe(what: &str, access: unsafe extern "C" fn(u64) -> u64, at: u64) {
 /// Runs with the addresses where text, constants, data and pool of the image begin, and its end.
 fn run([text, rodata, data, pool, end]: [u64; 5]) -> Option<()> {
     // The page size after `page=` on the command line if the CPU has it, else the CPU's smallest.
-    let (cpu, word) = (hw::cpu_features(), board::word(b"page="));
-    let asked = PageSize::ALL.into_iter().filter(|size| word.starts_with(size.name().as_bytes()));
+    let cpu = hw::cpu_features();
     let shape = |size| Geometry::new(&cpu, size, 39, VaRange::Lower, Regime::El1And0).ok();
-    let geometry = asked.chain(PageSize::ALL).find_map(shape)?;
+    let geometry = board::page_sizes().find_map(shape)?;
     let size = geometry.page_size();
 
     // SAFETY: nothing else uses the pool. RAM is mapped to its own address, with the MMU on as with it off.
-    let pages = unsafe {
-        let mut pages = FreeList::new(Offset::new(0), size);
-        pages.add(PhysicalAddress(pool), PhysicalAddress(end));
-        pages
-    };
+    let environment = unsafe { hw::environment(&cpu, size, pool..end) };
     let counters = Counters::new();
-    let environment = Counted::new(hw::environment(pages, &cpu), &counters);
+    let environment = Counted::new(environment, &counters);
     let count = |what: &str| println!("{what}: {:?}", counters.get());
 
     // What the CPU allows decides whether memory whose permissions change may be mapped in blocks.
-    let policy = decide([(0, cpu)], &SystemLimits::HANDLES_CONFLICTS);
+    let policy = SystemLimits::HANDLES_CONFLICTS.decide([(0, cpu)]);
     let large = Leaves::LARGEST;
     let changing = if policy.splits_blocks() { large } else { Leaves::PAGES };
     println!("{size} pages, {policy}");
@@ -111,13 +103,12 @@ fn run([text, rodata, data, pool, end]: [u64; 5]) -> Option<()> {
         tables.set_bbm(policy.level);
         tables.make_live()
     };
-    let translation = reported(Translation::new(&cpu, Some((&geometry, live.ttbr(0))), None))?;
     // SAFETY: the MMU was off until here, so no line of the data is dirty. The tables map code, data and stack to
     // their own addresses.
-    unsafe {
+    reported(unsafe {
         hw::cache::invalidate(data..end);
-        hw::enable(&translation);
-    }
+        hw::enable(&cpu, Some((&geometry, live.ttbr(0))), None)
+    })?;
     count("MMU on");
     // SAFETY: only the upper half of RAM changes from here on, and nothing uses it.
     let tables = unsafe { live.changes() };

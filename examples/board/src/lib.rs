@@ -9,9 +9,7 @@ pub use granule_trace::recorder::{Counted, Counters};
 
 use core::arch::asm;
 use core::fmt::{self, Write};
-use granule::arch::{CpuFeatures, PageSize, PhysicalAddress};
-use granule::hw;
-use granule::table::{FreeList, Offset, TableEnvironment};
+use granule::arch::PageSize;
 
 /// The address of the PL011.
 pub const UART: u64 = 0x0900_0000;
@@ -32,26 +30,6 @@ impl Write for Uart {
     }
 }
 
-/// The environment of tables that are mapped to their own address, with the pages between two addresses.
-///
-/// # Safety
-///
-/// Nothing else uses the memory between them. It is mapped to its own address, or the MMU is off.
-pub unsafe fn environment(
-    cpu: &CpuFeatures,
-    size: PageSize,
-    start: u64,
-    end: u64,
-) -> impl TableEnvironment + use<> {
-    // SAFETY: the caller keeps the rules.
-    let pages = unsafe {
-        let mut pages = FreeList::new(Offset::new(0), size);
-        pages.add(PhysicalAddress(start), PhysicalAddress(end));
-        pages
-    };
-    hw::environment(pages, cpu)
-}
-
 /// Prints a line.
 #[macro_export]
 macro_rules! println {
@@ -69,6 +47,13 @@ pub fn word(key: &[u8]) -> &'static [u8] {
     };
     let mut words = (0..tree.len()).filter_map(|at| tree[at..].strip_prefix(key));
     words.next().unwrap_or_default()
+}
+
+/// The page sizes in the order in which to try them: the one after `page=` on the command line, then all by size.
+pub fn page_sizes() -> impl Iterator<Item = PageSize> {
+    let word = word(b"page=");
+    let asked = PageSize::ALL.into_iter().filter(move |size| word.starts_with(size.name().as_bytes()));
+    asked.chain(PageSize::ALL)
 }
 
 /// The value, or `None` after the error is printed.

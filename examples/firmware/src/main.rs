@@ -46,10 +46,7 @@ unsafe extern "C" {
 
 /// The page size after `page=` on the command line if the CPU has it, else the CPU's smallest.
 fn choose(cpu: &CpuFeatures) -> Option<PageSize> {
-    let word = board::word(b"page=");
-    let asked = PageSize::ALL.into_iter().find(|size| word.starts_with(size.name().as_bytes()));
-    let has = |size: &PageSize| cpu.page_size(*size) != Support::No;
-    asked.filter(has).or(PageSize::ALL.into_iter().find(has))
+    board::page_sizes().find(|size| cpu.page_size(*size) != Support::No)
 }
 
 /// A range that is mapped to its own address.
@@ -80,7 +77,7 @@ impl Dispatch for Firmware {
         // An identity map needs as many bits as the last physical address.
         let geometry = reported(Geometry::new(&cpu, P::SIZE, 36, VaRange::Lower, regime))?;
         // SAFETY: nothing else uses the pool. It is mapped to its own address, with the MMU on as with it off.
-        let identity = unsafe { board::environment(&cpu, P::SIZE, pool, end) };
+        let identity = unsafe { hw::environment(&cpu, P::SIZE, pool..end) };
         let counters = Counters::new();
         let environment = Counted::new(identity, &counters);
 
@@ -109,12 +106,11 @@ impl Dispatch for Firmware {
         }
         // SAFETY: this CPU alone walks the tables, with the registers below.
         let live = unsafe { tables.make_live() };
-        let translation = reported(Translation::new(&cpu, Some((&geometry, live.ttbr(0))), None))?;
-        println!("{regime:?}, {} pages, TCR {:#x}", P::SIZE, translation.tcr);
         // SAFETY: the MMU was off until here, so no line of the data is dirty.
         unsafe { hw::cache::invalidate(data..end) };
         // SAFETY: the tables map code, data and stack to their own addresses.
-        unsafe { hw::enable(&translation) };
+        let written = reported(unsafe { hw::enable(&cpu, Some((&geometry, live.ttbr(0))), None) })?;
+        println!("{regime:?}, {} pages, TCR {:#x}", P::SIZE, written.tcr);
         println!("MMU on: {:?}", counters.get());
         probe("data", end);
         probe("constants", rodata);

@@ -50,11 +50,9 @@ unsafe extern "C" {
 
 /// The page size after `page=` on the command line if the CPU has it, else the CPU's smallest.
 fn choose(cpu: &CpuFeatures) -> Option<PageSize> {
-    let word = board::word(b"page=");
-    let asked = PageSize::ALL.into_iter().find(|size| word.starts_with(size.name().as_bytes()));
     let has =
         |size: &PageSize| cpu.page_size(*size) != Support::No && cpu.stage2_page_size(*size) != Support::No;
-    asked.filter(has).or(PageSize::ALL.into_iter().find(has))
+    board::page_sizes().find(has)
 }
 
 /// A range that the hypervisor maps to its own address.
@@ -75,7 +73,7 @@ impl Dispatch for Hypervisor {
         let (page, half) = (P::SIZE.bytes(), (pool + end) / 2);
         // SAFETY: nothing else uses the pool, of which each tree has a half. RAM is mapped to its own address, with
         // the MMU on as with it off.
-        let tables = |start, end| unsafe { board::environment(&cpu, P::SIZE, start, end) };
+        let tables = |start, end| unsafe { hw::environment(&cpu, P::SIZE, start..end) };
         // Its own tables.
         let geometry = reported(Geometry::new(&cpu, P::SIZE, 36, VaRange::Lower, Regime::El2))?;
         let mut own = reported(PageTables::<P, _>::new(geometry, tables(pool, half)))?;
@@ -88,11 +86,10 @@ impl Dispatch for Hypervisor {
         ]))?;
         // SAFETY: this CPU alone walks the tables, with the registers below.
         let own = unsafe { own.make_live() };
-        let translation = reported(Translation::new(&cpu, Some((&geometry, own.ttbr(0))), None))?;
         // SAFETY: the MMU was off until here, so no line of the data is dirty.
         unsafe { hw::cache::invalidate(data..end) };
         // SAFETY: the tables map code, data and stack to their own addresses.
-        unsafe { hw::enable(&translation) };
+        reported(unsafe { hw::enable(&cpu, Some((&geometry, own.ttbr(0))), None) })?;
 
         // The guest's tables. Its memory is the first part of the data.
         let geometry = reported(Stage2Geometry::new(&cpu, P::SIZE, 36))?;

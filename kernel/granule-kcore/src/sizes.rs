@@ -1,5 +1,5 @@
-//! The page sizes that this build has code for: all of them, or one (features `fixed-4k` and so on;
-//! build.rs turns them into `page_4k`, `page_16k` and `page_64k`).
+//! The page sizes that this build has code for: all of them, or those whose features are on (`page-4k` and
+//! so on).
 //!
 //! [`MAX`] sizes and aligns static storage, as `LARGEST_PAGE` does in the linker script; [`MIN`]
 //! bounds counts. The layout of the address space does not depend on them: it is the same in every
@@ -9,42 +9,45 @@
 //! with a line that has the reason; a CPU without any of the sizes is refused.
 
 use granule::arch::Page;
-#[cfg(page_4k)]
+#[cfg(feature = "page-4k")]
 use granule::arch::Page4K;
-#[cfg(page_16k)]
+#[cfg(feature = "page-16k")]
 use granule::arch::Page16K;
 use granule::arch::{Dispatch, PageSize};
 use granule_boot::sizes::SizeSet;
 
+#[cfg(not(any(feature = "page-4k", feature = "page-16k", feature = "page-64k")))]
+compile_error!("a kernel needs a page size: feature page-4k, page-16k or page-64k");
+
 /// The page sizes that this build has code for.
 pub const BUILT: SizeSet = {
     let mut sizes = SizeSet::NONE;
-    if cfg!(page_4k) {
+    if cfg!(feature = "page-4k") {
         sizes = sizes.with(PageSize::K4);
     }
-    if cfg!(page_16k) {
+    if cfg!(feature = "page-16k") {
         sizes = sizes.with(PageSize::K16);
     }
-    if cfg!(page_64k) {
+    if cfg!(feature = "page-64k") {
         sizes = sizes.with(PageSize::K64);
     }
     sizes
 };
 
 /// The smallest of them.
-pub const MIN: PageSize = if cfg!(page_4k) {
+pub const MIN: PageSize = if cfg!(feature = "page-4k") {
     PageSize::K4
-} else if cfg!(page_16k) {
+} else if cfg!(feature = "page-16k") {
     PageSize::K16
 } else {
     PageSize::K64
 };
 
-#[cfg(page_64k)]
+#[cfg(feature = "page-64k")]
 type Largest = granule::arch::Page64K;
-#[cfg(all(page_16k, not(page_64k)))]
+#[cfg(all(feature = "page-16k", not(feature = "page-64k")))]
 type Largest = granule::arch::Page16K;
-#[cfg(not(any(page_16k, page_64k)))]
+#[cfg(not(any(feature = "page-16k", feature = "page-64k")))]
 type Largest = granule::arch::Page4K;
 
 /// The largest of them.
@@ -54,9 +57,9 @@ pub const MAX: PageSize = Largest::SIZE;
 /// that (`mmu_off::peek`). Any other size is replaced by the largest.
 pub fn dispatch<D: Dispatch>(size: PageSize, what: D) -> D::Output {
     match size {
-        #[cfg(page_4k)]
+        #[cfg(feature = "page-4k")]
         PageSize::K4 if MAX != PageSize::K4 => what.run::<Page4K>(),
-        #[cfg(page_16k)]
+        #[cfg(feature = "page-16k")]
         PageSize::K16 if MAX != PageSize::K16 => what.run::<Page16K>(),
         _ => what.run::<Largest>(),
     }

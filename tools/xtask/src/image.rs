@@ -76,13 +76,16 @@ impl Build {
     /// Builds the kernel's ELF file.
     pub(crate) fn elf(self) -> Result<PathBuf> {
         let feature = self.name().map(|name| match self {
-            Self::For(_) => format!("fixed-{name}"),
+            Self::For(_) => format!("page-{name}"),
             Self::Default(_) => name,
             Self::Hooks => "test-image".to_owned(),
         });
         let target = format!("--target={KERNEL_TARGET}");
         let arguments = ["--package=granule-kernel", "--profile=kernel", &target];
         let mut arguments = arguments.map(str::to_owned).to_vec();
+        if matches!(self, Self::For(Some(_))) {
+            arguments.push("--no-default-features".to_owned());
+        }
         arguments.extend(feature.map(|feature| format!("--features={feature}")));
         build_executable(&arguments)
     }

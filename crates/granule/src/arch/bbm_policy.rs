@@ -1,6 +1,6 @@
 //! The BBM policy: which level of FEAT_BBM a system may use on live tables.
 //!
-//! One pure function, [`decide`], combines the ID registers of all CPUs, a list of CPUs known by
+//! One pure function, [`SystemLimits::decide`], combines the ID registers of all CPUs, a list of CPUs known by
 //! name, and the system's handling of TLB conflict aborts. Its answer is the level for
 //! changes of live tables, with the reason.
 //!
@@ -86,6 +86,42 @@ impl SystemLimits {
         handles_conflicts: true,
         forced: Errata::NONE,
     };
+
+    /// The level for a system of these CPUs, given with their numbers. Without CPUs it is level 0.
+    #[must_use]
+    pub fn decide(&self, cpus: impl IntoIterator<Item = (usize, CpuFeatures)>) -> Decision {
+        // The first of the weakest CPUs so far, and whether some CPU has a higher level.
+        let mut weakest: Option<(usize, Decision)> = None;
+        let mut differ = false;
+        for (number, cpu) in cpus {
+            let own = of_cpu(&cpu, self);
+            match weakest {
+                Some((_, found)) if own.level >= found.level => differ |= own.level != found.level,
+                found => {
+                    differ |= found.is_some();
+                    weakest = Some((number, own));
+                }
+            }
+        }
+        let found = match weakest {
+            Some((number, found)) if differ => Decision {
+                level: found.level,
+                why: Why::Weakest(number),
+            },
+            Some((_, found)) => found,
+            None => Decision {
+                level: BbmLevel::Level0,
+                why: Why::NoRelaxation,
+            },
+        };
+        if found.level > self.limit {
+            return Decision {
+                level: self.limit,
+                why: Why::Forbidden(found.level),
+            };
+        }
+        found
+    }
 }
 
 /// The reason for a level.
@@ -127,45 +163,6 @@ impl Decision {
     pub const fn splits_blocks(&self) -> bool {
         self.level.number() >= BbmLevel::Level2.number()
     }
-}
-
-/// The level for a system of these CPUs, given with their numbers. Without CPUs it is level 0.
-#[must_use]
-pub fn decide(
-    cpus: impl IntoIterator<Item = (usize, CpuFeatures)>,
-    system: &SystemLimits,
-) -> Decision {
-    // The first of the weakest CPUs so far, and whether some CPU has a higher level.
-    let mut weakest: Option<(usize, Decision)> = None;
-    let mut differ = false;
-    for (number, cpu) in cpus {
-        let own = of_cpu(&cpu, system);
-        match weakest {
-            Some((_, found)) if own.level >= found.level => differ |= own.level != found.level,
-            found => {
-                differ |= found.is_some();
-                weakest = Some((number, own));
-            }
-        }
-    }
-    let found = match weakest {
-        Some((number, found)) if differ => Decision {
-            level: found.level,
-            why: Why::Weakest(number),
-        },
-        Some((_, found)) => found,
-        None => Decision {
-            level: BbmLevel::Level0,
-            why: Why::NoRelaxation,
-        },
-    };
-    if found.level > system.limit {
-        return Decision {
-            level: system.limit,
-            why: Why::Forbidden(found.level),
-        };
-    }
-    found
 }
 
 /// The level for one CPU, before the command line's limit.

@@ -2,11 +2,13 @@
 
 #![allow(unsafe_code, reason = "the registers that turn translation on")]
 
+use crate::arch::registers::Ttbr;
 use crate::arch::stage2::{Vtcr, Vttbr};
-use crate::arch::{Regime, Stage2Geometry, Translation};
+use crate::arch::{CpuFeatures, Geometry, Regime, Stage2Geometry, Translation, TranslationError};
 use core::arch::asm;
 
-/// Turns the translation of `translation.regime` on, with the caches, and returns.
+/// Turns translation by the tables of the lower half, the upper half, or both, on, with the caches, and
+/// returns the registers that it wrote: those of [`Translation::new`].
 ///
 /// The order is: MAIR, TCR and TTBRs; ISB; TLBI of all of the regime's entries of this CPU and DSB
 /// NSH, because turning an MMU off does not empty the TLB; ISB; SCTLR; ISB; IC IALLU, because
@@ -14,11 +16,15 @@ use core::arch::asm;
 ///
 /// [The module](super#from-mmu-off-to-on) shows what comes before.
 ///
+/// # Errors
+///
+/// Those of [`Translation::new`]; nothing was written then.
+///
 /// # Safety
 ///
 /// - The CPU is at the exception level of the regime: for [`Regime::El2`] with HCR_EL2.E2H clear,
 ///   because TCR_EL2 has another layout with it, or for [`Regime::El1And0`] at EL2 with E2H and TGE
-///   set. Its MMU is off. The regime is not [`Regime::Stage2`], for which this does nothing.
+///   set. Its MMU is off.
 /// - TCR2_ELx is 0 where the CPU has it (FEAT_TCR2). A kernel that was started by another one may
 ///   find bits in it that give permissions another meaning (PIE).
 /// - The tables map the code that runs, its stack and all data that it uses to their own addresses,
@@ -27,8 +33,24 @@ use core::arch::asm;
 ///   ([`cache::invalidate`](super::cache::invalidate)), tables, data and stack, and had no dirty
 ///   line before ([`cache::clean_and_invalidate`](super::cache::clean_and_invalidate)).
 /// - No reference to memory exists that the tables map otherwise.
+pub unsafe fn enable(
+    cpu: &CpuFeatures,
+    lower: Option<(&Geometry, Ttbr)>,
+    upper: Option<(&Geometry, Ttbr)>,
+) -> Result<Translation, TranslationError> {
+    let translation = Translation::new(cpu, lower, upper)?;
+    // SAFETY: the caller keeps the conditions.
+    unsafe { switch(&translation) };
+    Ok(translation)
+}
+
+/// Writes the registers. `Translation::new` made them, so the regime has tables of stage 1.
+///
+/// # Safety
+///
+/// As for [`enable`].
 #[inline(never)]
-pub unsafe fn enable(translation: &Translation) {
+unsafe fn switch(translation: &Translation) {
     macro_rules! switch {
         ($el:literal, $tlbi:literal $(, $ttbr1:literal)?) => {
             // SAFETY: the caller keeps the conditions above, so that the instruction after SCTLR's

@@ -32,7 +32,7 @@
 //!    data, its stack and the console to their own addresses. They are private, so no TLBI is
 //!    issued.
 //! 4. **Registers**: [`make_live`](crate::table::PageTables::make_live) gives the value for TTBR,
-//!    [`Translation::new`](crate::arch::Translation::new) those of all registers.
+//!    and with it [`enable`] computes those of all registers.
 //! 5. **Maintenance**: [`cache::invalidate`] for the memory of step 1. No later than here the tables
 //!    hold all that is needed; later changes are made with the MMU on.
 //! 6. **Switch**: [`enable`].
@@ -41,8 +41,7 @@
 //! ```no_run,standalone_crate
 //! use core::ops::Range;
 //! use granule::arch::{
-//!     Attributes, Geometry, Page, Permissions, PhysicalAddress, Regime, Translation, VaRange,
-//!     VirtualAddress,
+//!     Attributes, Geometry, Page, Permissions, PhysicalAddress, Regime, VaRange, VirtualAddress,
 //! };
 //! use granule::hw;
 //! use granule::table::{Leaves, Live, PageTables, TableEnvironment};
@@ -73,11 +72,10 @@
 //!     }
 //!     // SAFETY: the hardware's TLB operations reach this CPU, which gets the registers below.
 //!     let live = unsafe { tables.make_live() };
-//!     let translation = Translation::new(&cpu, Some((&geometry, live.ttbr(0))), None)?;
 //!     // SAFETY: the MMU was off until here, so no line of the data is dirty.
 //!     unsafe { hw::cache::invalidate(data) };
 //!     // SAFETY: the tables map the whole program to itself, and stay.
-//!     unsafe { hw::enable(&translation) };
+//!     unsafe { hw::enable(&cpu, Some((&geometry, live.ttbr(0))), None)? };
 //!     Ok(live)
 //! }
 //! ```
@@ -91,7 +89,7 @@
 //! long as its TLB holds entries of both sizes (RNGLXZ, IHYQMB). The abort is synchronous and
 //! nothing was accessed, so the handler removes this CPU's entries and the instruction is retried.
 //! A system that has the handler may set `handles_conflicts: true` to
-//! [`bbm_policy::decide`](crate::arch::bbm_policy::decide).
+//! [`SystemLimits::decide`](crate::arch::bbm_policy::SystemLimits::decide).
 //!
 //! Whatever the handler touches before the TLB is empty must lie in memory whose mapping never
 //! changes size, or the abort recurs for ever: the vectors and the handler's code, its stack, and

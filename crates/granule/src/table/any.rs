@@ -9,21 +9,29 @@
     reason = "hands on what callers promise, for each page size"
 )]
 
-use super::live::Live;
+use super::live::{Live, Tree};
 use super::piece::{Leaves, Piece};
 use super::protect::{Holes, PermissionChange};
-use super::visit::Mapping;
-use super::{Liveness, PageTables, TableEnvironment, TableError};
+use super::visit::{Entry, Mapping, Visit};
+use super::{Merged, PageTables, TableEnvironment, TableError};
+#[cfg(feature = "page-4k")]
+use crate::arch::Page4K;
+#[cfg(feature = "page-16k")]
+use crate::arch::Page16K;
+#[cfg(feature = "page-64k")]
+use crate::arch::Page64K;
 use crate::arch::bbm::BbmLevel;
-use crate::arch::registers::Ttbr;
-use crate::arch::{
-    Attributes, Geometry, Page, Page4K, Page16K, Page64K, PageSize, PhysicalAddress, VirtualAddress,
-};
+use crate::arch::{Attributes, Geometry, Page, PageSize, PhysicalAddress, VirtualAddress};
+use core::ops::ControlFlow;
 
 /// [`PageTables`] of stage 1 and any page size. The size is the geometry's.
 ///
-/// It has the usual methods of [`PageTables`], and [`with`](Self::with) for all others. A hypervisor takes
-/// [`PageTables`] for the tables of a guest, which are `PageTables<P, E, Stage2>`.
+/// It has code for the sizes whose features are on (`page-4k`, `page-16k` and `page-64k`, by default all), and
+/// refuses a geometry of another. With one of them the size is not even tested.
+///
+/// It has the usual methods of [`PageTables`], and [`with`](Self::with) for all others. Each is compiled once
+/// for a size, whatever closure it gets. A hypervisor takes [`PageTables`] for the tables of a guest, which
+/// are `PageTables<P, E, Stage2>`.
 ///
 /// Code that is generic over the page size has no such test in each call, so a kernel takes
 /// [`PageTables`] where calls are many. A static needs one type for all sizes:
@@ -73,59 +81,69 @@ use crate::arch::{
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct AnyPageTables<E>(
-    BySize<PageTables<Page4K, E>, PageTables<Page16K, E>, PageTables<Page64K, E>>,
-);
+pub struct AnyPageTables<E>(BySize<E>);
 
-/// A value for each page size, of which there is one.
+/// The tables of the size that was chosen.
 #[derive(Debug)]
-enum BySize<A, B, C> {
-    K4(A),
-    K16(B),
-    K64(C),
+enum BySize<E> {
+    #[cfg(feature = "page-4k")]
+    K4(PageTables<Page4K, E>),
+    #[cfg(feature = "page-16k")]
+    K16(PageTables<Page16K, E>),
+    #[cfg(feature = "page-64k")]
+    K64(PageTables<Page64K, E>),
 }
 
 /// Runs `$code` with `$tables` as the tables of the size.
 macro_rules! sized {
     ($self:expr, $tables:ident => $code:expr) => {
         match $self {
+            #[cfg(feature = "page-4k")]
             BySize::K4($tables) => $code,
+            #[cfg(feature = "page-16k")]
             BySize::K16($tables) => $code,
+            #[cfg(feature = "page-64k")]
             BySize::K64($tables) => $code,
         }
     };
 }
 
-/// As `sized`, for code that makes the tables of the size.
+/// The tables of a size that `$code` makes.
 macro_rules! of_size {
     ($size:expr, $Page:ident => $code:expr) => {
         match $size {
+            #[cfg(feature = "page-4k")]
             PageSize::K4 => {
                 type $Page = Page4K;
-                BySize::K4($code)
+                Ok(Self(BySize::K4($code)))
             }
+            #[cfg(feature = "page-16k")]
             PageSize::K16 => {
                 type $Page = Page16K;
-                BySize::K16($code)
+                Ok(Self(BySize::K16($code)))
             }
+            #[cfg(feature = "page-64k")]
             PageSize::K64 => {
                 type $Page = Page64K;
-                BySize::K64($code)
+                Ok(Self(BySize::K64($code)))
             }
+            #[allow(unreachable_patterns, reason = "with all features there is no other")]
+            geometry => Err(TableError::WrongPageSize {
+                geometry,
+                page: LARGEST,
+            }),
         }
     };
 }
 
-/// As `sized`, for code that gives tables of the same size back.
-macro_rules! same_size {
-    ($self:expr, $tables:ident => $code:expr) => {
-        match $self {
-            BySize::K4($tables) => BySize::K4($code),
-            BySize::K16($tables) => BySize::K16($code),
-            BySize::K64($tables) => BySize::K64($code),
-        }
-    };
-}
+/// The largest page size that there is code for.
+const LARGEST: PageSize = if cfg!(feature = "page-64k") {
+    PageSize::K64
+} else if cfg!(feature = "page-16k") {
+    PageSize::K16
+} else {
+    PageSize::K4
+};
 
 /// Code for tables of any page size, for [`AnyPageTables::with`].
 pub trait ForTables<E> {
@@ -141,34 +159,10 @@ impl<E: TableEnvironment> AnyPageTables<E> {
     ///
     /// # Errors
     ///
-    /// [`TableError::OutOfTables`] when there is no page for the root.
+    /// [`TableError::OutOfTables`] when there is no page for the root,
+    /// [`WrongPageSize`](TableError::WrongPageSize) when the feature of the page size is off.
     pub fn new(geometry: Geometry, environment: E) -> Result<Self, TableError> {
-        let size = geometry.page_size();
-        Ok(Self(
-            of_size!(size, P => PageTables::<P, E>::new(geometry, environment)?),
-        ))
-    }
-
-    /// Takes over the tree below `root`, which no CPU walks.
-    /// [`from_live_root`](Self::from_live_root) takes over a live one.
-    ///
-    /// # Errors
-    ///
-    /// As for [`PageTables::from_root`]: for example [`TableError::WrongStage`] for the shape of stage 2.
-    ///
-    /// # Safety
-    ///
-    /// As for [`PageTables::from_root`].
-    pub unsafe fn from_root(
-        root: PhysicalAddress,
-        geometry: Geometry,
-        environment: E,
-    ) -> Result<Self, TableError> {
-        let size = geometry.page_size();
-        // SAFETY: the caller keeps the conditions.
-        Ok(Self(of_size!(size, P => unsafe {
-            PageTables::<P, E>::from_root(root, geometry, environment)?
-        })))
+        of_size!(geometry.page_size(), P => PageTables::<P, E>::new(geometry, environment)?)
     }
 
     /// Runs code with the tables of their own type: an operation that has no method here, or many of them
@@ -183,24 +177,54 @@ impl<E: TableEnvironment> AnyPageTables<E> {
         sized!(&self.0, tables => tables.geometry())
     }
 
+    /// [`PageTables::environment_mut`].
+    ///
+    /// # Safety
+    ///
+    /// As for that method.
+    pub unsafe fn environment_mut(&mut self) -> &mut E {
+        // SAFETY: the caller keeps the conditions.
+        sized!(&mut self.0, tables => unsafe { tables.environment_mut() })
+    }
+
     /// [`PageTables::query`].
     #[must_use]
+    #[inline(never)]
     pub fn query(&self, address: VirtualAddress) -> Option<Mapping> {
         sized!(&self.0, tables => tables.query(address))
     }
 
-    /// [`PageTables::for_each`].
+    /// [`PageTables::visit`], with one indirect call for each entry.
     ///
     /// # Errors
     ///
     /// As for that method.
-    pub fn for_each(
+    pub fn visit<B>(
         &self,
         start: VirtualAddress,
         bytes: u64,
-        found: impl FnMut(Mapping),
+        mut visit: impl FnMut(&Entry) -> ControlFlow<B, Visit>,
+    ) -> Result<ControlFlow<B>, TableError> {
+        let mut end = None;
+        self.visit_each(start, bytes, &mut |entry| match visit(entry) {
+            ControlFlow::Continue(next) => ControlFlow::Continue(next),
+            ControlFlow::Break(value) => {
+                end = Some(value);
+                ControlFlow::Break(())
+            }
+        })?;
+        Ok(end.map_or(ControlFlow::Continue(()), ControlFlow::Break))
+    }
+
+    /// As [`visit`](Self::visit), with a visitor that keeps its own result.
+    #[inline(never)]
+    fn visit_each(
+        &self,
+        start: VirtualAddress,
+        bytes: u64,
+        visit: &mut dyn FnMut(&Entry) -> ControlFlow<(), Visit>,
     ) -> Result<(), TableError> {
-        sized!(&self.0, tables => tables.for_each(start, bytes, found))
+        sized!(&self.0, tables => tables.visit(start, bytes, visit)).map(|_| ())
     }
 
     /// [`PageTables::map`].
@@ -216,7 +240,13 @@ impl<E: TableEnvironment> AnyPageTables<E> {
         attributes: Attributes,
         leaves: Leaves,
     ) -> Result<(), TableError> {
-        sized!(&mut self.0, tables => tables.map(start, output, bytes, attributes, leaves))
+        self.map_pieces(&[Piece {
+            start,
+            output,
+            bytes,
+            attributes,
+            leaves,
+        }])
     }
 
     /// [`PageTables::map_pieces`].
@@ -224,6 +254,7 @@ impl<E: TableEnvironment> AnyPageTables<E> {
     /// # Errors
     ///
     /// As for that method.
+    #[inline(never)]
     pub fn map_pieces(&mut self, pieces: &[Piece]) -> Result<(), TableError> {
         sized!(&mut self.0, tables => tables.map_pieces(pieces))
     }
@@ -233,6 +264,7 @@ impl<E: TableEnvironment> AnyPageTables<E> {
     /// # Errors
     ///
     /// As for that method.
+    #[inline(never)]
     pub fn protect(
         &mut self,
         start: VirtualAddress,
@@ -255,7 +287,54 @@ impl<E: TableEnvironment> AnyPageTables<E> {
         holes: Holes,
         modify: impl Fn(&mut Attributes),
     ) -> Result<(), TableError> {
+        self.modify_by(start, bytes, holes, &modify)
+    }
+
+    /// As [`modify`](Self::modify), for any closure.
+    #[inline(never)]
+    fn modify_by(
+        &mut self,
+        start: VirtualAddress,
+        bytes: u64,
+        holes: Holes,
+        modify: &dyn Fn(&mut Attributes),
+    ) -> Result<(), TableError> {
         sized!(&mut self.0, tables => tables.modify(start, bytes, holes, modify))
+    }
+
+    /// [`PageTables::set_invalid`].
+    ///
+    /// # Errors
+    ///
+    /// As for that method.
+    #[inline(never)]
+    pub fn set_invalid(&mut self, start: VirtualAddress, bytes: u64) -> Result<(), TableError> {
+        sized!(&mut self.0, tables => tables.set_invalid(start, bytes))
+    }
+
+    /// [`PageTables::set_valid`].
+    ///
+    /// # Errors
+    ///
+    /// As for that method.
+    #[inline(never)]
+    pub fn set_valid(&mut self, start: VirtualAddress, bytes: u64) -> Result<(), TableError> {
+        sized!(&mut self.0, tables => tables.set_valid(start, bytes))
+    }
+
+    /// [`PageTables::merge`].
+    ///
+    /// # Errors
+    ///
+    /// As for that method.
+    #[inline(never)]
+    pub fn merge(
+        &mut self,
+        start: VirtualAddress,
+        bytes: u64,
+        leaves: Leaves,
+    ) -> Result<Merged, TableError> {
+        sized!(&mut self.0, tables => tables.merge(start, bytes, leaves))
     }
 
     /// [`PageTables::unmap`].
@@ -263,6 +342,7 @@ impl<E: TableEnvironment> AnyPageTables<E> {
     /// # Errors
     ///
     /// As for that method.
+    #[inline(never)]
     pub fn unmap(&mut self, start: VirtualAddress, bytes: u64) -> Result<(), TableError> {
         sized!(&mut self.0, tables => tables.unmap(start, bytes))
     }
@@ -277,30 +357,19 @@ impl<E: TableEnvironment> AnyPageTables<E> {
         sized!(&mut self.0, tables => unsafe { tables.set_bbm(level) });
     }
 
-    /// [`PageTables::destroy`].
-    pub fn destroy(self) -> E {
-        sized!(self.0, tables => tables.destroy())
-    }
-
-    /// Takes over the live tree below `root`.
-    ///
-    /// # Errors
-    ///
-    /// As for [`from_root`](Self::from_root).
+    /// [`PageTables::defer_tlbi`].
     ///
     /// # Safety
     ///
-    /// As for [`PageTables::from_root`] and [`PageTables::make_live`].
-    pub unsafe fn from_live_root(
-        root: PhysicalAddress,
-        geometry: Geometry,
-        environment: E,
-    ) -> Result<Live<Self>, TableError> {
-        // SAFETY: the caller keeps the conditions, but for CPUs that walk the tree. For those the
-        // tree is made live before anything changes it.
-        let mut tables = unsafe { Self::from_root(root, geometry, environment)? };
-        sized!(&mut tables.0, tables => tables.liveness = Liveness::Live);
-        Ok(Live(tables))
+    /// As for that method.
+    pub unsafe fn defer_tlbi(&mut self) {
+        // SAFETY: the caller keeps the conditions.
+        sized!(&mut self.0, tables => unsafe { tables.defer_tlbi() });
+    }
+
+    /// [`PageTables::destroy`].
+    pub fn destroy(self) -> E {
+        sized!(self.0, tables => tables.destroy())
     }
 
     /// [`PageTables::make_live`].
@@ -315,30 +384,34 @@ impl<E: TableEnvironment> AnyPageTables<E> {
     }
 }
 
-impl<E: TableEnvironment> Live<AnyPageTables<E>> {
-    /// The value for TTBR0 or TTBR1 that makes CPUs walk this tree, with `asid`, which a regime
-    /// without ASIDs ignores.
-    #[must_use]
-    pub fn ttbr(&self, asid: u16) -> Ttbr {
-        // SAFETY: the tree is live, so its changes issue barriers and TLBIs.
-        sized!(&self.0.0, tables => unsafe {
-            Ttbr::from_root(tables.geometry(), tables.root_table(), asid)
+impl<E: TableEnvironment> Tree for AnyPageTables<E> {
+    type Geometry = Geometry;
+    type Environment = E;
+
+    unsafe fn take_over(
+        root: PhysicalAddress,
+        geometry: Geometry,
+        environment: E,
+    ) -> Result<Self, TableError> {
+        // SAFETY: the caller keeps the conditions.
+        of_size!(geometry.page_size(), P => unsafe {
+            PageTables::<P, E>::take_over(root, geometry, environment)?
         })
     }
 
-    /// As [`invalidate_all`](Live::invalidate_all) of [`PageTables`].
-    pub fn invalidate_all(&mut self) {
-        sized!(&mut self.0.0, tables => tables.issue_all());
+    fn set_live(&mut self, live: bool) {
+        sized!(&mut self.0, tables => tables.set_live(live));
     }
 
-    /// Takes the tree back from the CPUs.
-    ///
-    /// # Safety
-    ///
-    /// No TTBR holds the root any more, and no TLB holds an entry of the tree.
-    #[must_use = "a tree that is not kept or destroyed is lost"]
-    pub unsafe fn retire(self) -> AnyPageTables<E> {
-        // SAFETY: the caller keeps the conditions.
-        AnyPageTables(same_size!(self.0.0, tables => unsafe { Live(tables).retire() }))
+    fn shape(&self) -> (PhysicalAddress, &Geometry) {
+        sized!(&self.0, tables => tables.shape())
+    }
+
+    fn invalidate_all(&mut self) {
+        sized!(&mut self.0, tables => tables.issue_all());
+    }
+
+    fn split_up(self) -> (PhysicalAddress, E) {
+        sized!(self.0, tables => tables.into_parts())
     }
 }

@@ -8,10 +8,10 @@
 
 use super::stage::{Stage, Stage2};
 use super::{Liveness, PageTables, TableEnvironment, TableError};
-use crate::arch::PhysicalAddress;
 use crate::arch::page_size::Page;
 use crate::arch::registers::Ttbr;
 use crate::arch::stage2::Vttbr;
+use crate::arch::{Geometry, PhysicalAddress};
 use core::ops::Deref;
 
 /// A tree of tables that CPUs may walk: [`PageTables`] after
@@ -131,23 +131,16 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         Live(self)
     }
 
+    /// Whether CPUs may walk the tables.
+    pub(crate) fn is_live(&self) -> bool {
+        self.liveness == Liveness::Live
+    }
+
     /// As [`make_live`](Self::make_live), for code of this crate that holds the tree.
     pub(crate) fn go_live(&mut self) {
         self.liveness = Liveness::Live;
         self.pending.made_valid();
         self.publish();
-    }
-}
-
-impl<P: Page, E: TableEnvironment> Live<PageTables<P, E>> {
-    /// The value for TTBR0 or TTBR1 that makes CPUs walk this tree, with `asid`, which a regime
-    /// without ASIDs ignores. If another tree had the ASID before,
-    /// [`invalidate_all`](Self::invalidate_all) comes first.
-    #[must_use]
-    pub const fn ttbr(&self, asid: u16) -> Ttbr {
-        // SAFETY: the tree in the private field of `Live` is live, so its changes issue barriers and
-        // TLBIs; `geometry` and `root` are private and belong together.
-        unsafe { Ttbr::from_root(&self.0.geometry, self.0.root, asid) }
     }
 }
 
@@ -161,26 +154,101 @@ impl<P: Page, E: TableEnvironment> Live<PageTables<P, E, Stage2>> {
     }
 }
 
-impl<P: Page, E: TableEnvironment, S: Stage> Live<PageTables<P, E, S>> {
+/// A tree of tables: [`PageTables`], or [`AnyPageTables`](super::AnyPageTables). Nobody else names it.
+pub trait Tree: Sized {
+    /// The shape of the address space.
+    type Geometry;
+    /// The environment.
+    type Environment;
+
+    /// [`PageTables::from_root`].
+    ///
+    /// # Safety
+    ///
+    /// As for that method.
+    unsafe fn take_over(
+        root: PhysicalAddress,
+        geometry: Self::Geometry,
+        environment: Self::Environment,
+    ) -> Result<Self, TableError>;
+    /// Sets whether CPUs may walk the tree.
+    fn set_live(&mut self, live: bool);
+    /// The root, and the shape that it has.
+    fn shape(&self) -> (PhysicalAddress, &Geometry);
+    /// [`Live::invalidate_all`].
+    fn invalidate_all(&mut self);
+    /// [`PageTables::into_parts`].
+    fn split_up(self) -> (PhysicalAddress, Self::Environment);
+}
+
+impl<P: Page, E: TableEnvironment, S: Stage> Tree for PageTables<P, E, S> {
+    type Geometry = S::Geometry;
+    type Environment = E;
+
+    unsafe fn take_over(
+        root: PhysicalAddress,
+        geometry: S::Geometry,
+        environment: E,
+    ) -> Result<Self, TableError> {
+        // SAFETY: the caller keeps the conditions.
+        unsafe { Self::from_root(root, geometry, environment) }
+    }
+
+    fn set_live(&mut self, live: bool) {
+        self.liveness = match live {
+            true => Liveness::Live,
+            false => Liveness::Private,
+        };
+    }
+
+    fn shape(&self) -> (PhysicalAddress, &Geometry) {
+        (self.root, &self.geometry)
+    }
+
+    fn invalidate_all(&mut self) {
+        self.issue_all();
+    }
+
+    fn split_up(self) -> (PhysicalAddress, E) {
+        self.into_parts()
+    }
+}
+
+impl<T: Tree> Live<T> {
     /// Takes over the live tree below `root`.
     ///
     /// # Errors
     ///
-    /// [`TableError::WrongPageSize`] when `geometry` has another page size than `P`.
+    /// [`TableError::WrongPageSize`] when `geometry` has another page size than the tree's type, or one
+    /// whose feature is off; the others of [`PageTables::from_root`].
     ///
     /// # Safety
     ///
     /// As for [`PageTables::from_root`] and [`PageTables::make_live`].
     pub unsafe fn from_root(
         root: PhysicalAddress,
-        geometry: S::Geometry,
-        environment: E,
+        geometry: T::Geometry,
+        environment: T::Environment,
     ) -> Result<Self, TableError> {
         // SAFETY: the caller keeps the conditions of `PageTables::from_root`, but for CPUs that
         // walk the tree. For those the tree is made live before anything changes it.
-        let mut tables = unsafe { PageTables::from_root(root, geometry, environment)? };
-        tables.liveness = Liveness::Live;
+        let mut tables = unsafe { T::take_over(root, geometry, environment)? };
+        tables.set_live(true);
         Ok(Self(tables))
+    }
+
+    /// The value for TTBR0 or TTBR1 that makes CPUs walk this tree of stage 1, with `asid`, which a regime
+    /// without ASIDs ignores. If another tree had the ASID before,
+    /// [`invalidate_all`](Self::invalidate_all) comes first.
+    #[must_use]
+    pub fn ttbr(&self, asid: u16) -> Ttbr
+    where
+        T: Tree<Geometry = Geometry>,
+    {
+        let (root, geometry) = self.0.shape();
+        // SAFETY: the tree in the private field of `Live` is live, so its changes issue barriers and
+        // TLBIs; its fields `geometry` and `root` are private and belong together.
+        unsafe { Ttbr::from_root(geometry, root, asid) }
     }
 
     /// Removes all entries of the tree from the TLBs of every CPU: those of its ASID if it
@@ -190,13 +258,13 @@ impl<P: Page, E: TableEnvironment, S: Stage> Live<PageTables<P, E, S>> {
     /// An ASID or VMID that another tree had needs it before its first use, and
     /// [`retire`](Self::retire) needs it after the last.
     pub fn invalidate_all(&mut self) {
-        self.0.issue_all();
+        self.0.invalidate_all();
     }
 
     /// The address of the root table, and the environment. The tables stay as they are, and live;
     /// [`from_root`](Self::from_root) takes them over again.
-    pub fn into_parts(self) -> (PhysicalAddress, E) {
-        self.0.into_parts()
+    pub fn into_parts(self) -> (PhysicalAddress, T::Environment) {
+        self.0.split_up()
     }
 
     /// Takes the tree back from the CPUs.
@@ -206,8 +274,8 @@ impl<P: Page, E: TableEnvironment, S: Stage> Live<PageTables<P, E, S>> {
     /// No TTBR of any CPU holds the root any more, and no TLB holds an entry of the tree: after the
     /// root left the last TTBR came [`invalidate_all`](Self::invalidate_all).
     #[must_use = "a tree that is not kept or destroyed is lost"]
-    pub unsafe fn retire(mut self) -> PageTables<P, E, S> {
-        self.0.liveness = Liveness::Private;
+    pub unsafe fn retire(mut self) -> T {
+        self.0.set_live(false);
         self.0
     }
 }

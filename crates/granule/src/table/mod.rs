@@ -9,6 +9,7 @@
 //! Every operation first checks the tables, then reserves the table pages it needs, then changes
 //! entries. It completes, or it fails with a [`TableError`] and leaves the tables unchanged.
 
+#[cfg(any(feature = "page-4k", feature = "page-16k", feature = "page-64k"))]
 mod any;
 #[cfg(feature = "space")]
 pub(crate) mod block;
@@ -57,6 +58,7 @@ pub(crate) mod walk;
 #[cfg(feature = "space")]
 mod zap;
 
+#[cfg(any(feature = "page-4k", feature = "page-16k", feature = "page-64k"))]
 pub use any::{AnyPageTables, ForTables};
 pub use cursor::PageCursor;
 pub use entries::{Offset, PhysToVirt};
@@ -366,11 +368,6 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// The environment, for code of this crate that leaves it in place.
     pub(crate) const fn own_environment(&mut self) -> &mut E {
         &mut self.environment
-    }
-
-    /// Whether CPUs may walk the tables.
-    pub(crate) fn is_live(&self) -> bool {
-        self.liveness == Liveness::Live
     }
 
     /// Checks a range of addresses and returns its offsets in the half.

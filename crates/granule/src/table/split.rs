@@ -104,7 +104,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// At levels 1 and 2 a CPU may take a TLB conflict abort on any access to a split or merged
     /// range, as long as it caches an entry of the old size: a split issues no TLBI for the size
     /// alone, and a merge issues it afterwards. A CPU with level 3 takes no such abort.
-    /// [`bbm_policy::decide`](crate::arch::bbm_policy::decide) finds the level for a system.
+    /// [`SystemLimits::decide`](crate::arch::bbm_policy::SystemLimits::decide) finds the level for a system.
     ///
     /// A leaf that hardware updates meanwhile (TCR.HA and no access flag, TCR.HD and
     /// [`dirty_modifier`](crate::arch::Permissions::dirty_modifier)) is split without losing an

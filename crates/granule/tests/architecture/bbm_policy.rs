@@ -3,7 +3,7 @@
 
 use granule::arch::CpuFeatures;
 use granule::arch::bbm::BbmLevel;
-use granule::arch::bbm_policy::{Decision, KNOWN, SystemLimits, Why, decide};
+use granule::arch::bbm_policy::{Decision, KNOWN, SystemLimits, Why};
 use granule::arch::errata::Errata;
 
 const LEVELS: [BbmLevel; 4] = [
@@ -40,7 +40,7 @@ fn one(midr: u64, bbm: u64, system: &SystemLimits) -> (u32, Why) {
 }
 
 fn of(cpus: &[CpuFeatures], system: &SystemLimits) -> (u32, Why) {
-    let Decision { level, why } = decide(cpus.iter().copied().enumerate(), system);
+    let Decision { level, why } = system.decide(cpus.iter().copied().enumerate());
     (level as u32, why)
 }
 
@@ -204,14 +204,15 @@ fn mixed_systems_have_the_weakest() {
 
 #[test]
 fn only_from_level_2_on_blocks_are_split() {
-    let splits = |bbm| decide([(0, cpu(PLAIN, bbm))], &SYSTEM).splits_blocks();
+    let splits = |bbm| SYSTEM.decide([(0, cpu(PLAIN, bbm))]).splits_blocks();
     assert_eq!([0, 1, 2, 3].map(splits), [false, false, true, true]);
 }
 
 #[test]
 fn the_reason_is_one_line_for_people() {
-    let text =
-        |cpus: &[CpuFeatures], system| decide(cpus.iter().copied().enumerate(), system).to_string();
+    let text = |cpus: &[CpuFeatures], system: &SystemLimits| {
+        system.decide(cpus.iter().copied().enumerate()).to_string()
+    };
     let low = SystemLimits {
         limit: BbmLevel::Level1,
         ..SYSTEM

@@ -9,7 +9,7 @@ use granule::arch::{
     PhysicalAddress, Stage2Geometry, VaRange, VirtualAddress,
 };
 use granule::table::{
-    AnyPageTables, ForTables, FrameRun, Frames, Harvest, Holes, Leaves, PageTables,
+    AnyPageTables, ForTables, FrameRun, Frames, Harvest, Holes, Leaves, Live, PageTables,
     PermissionChange, Piece, TableEnvironment, TableError, Visit,
 };
 use granule_testing::cases::config;
@@ -169,6 +169,24 @@ macro_rules! usual {
             protect(at(101), page, read_only, Holes::Refuse)
         );
         answer!(answers, tables, unmap(at(102), page));
+        let device = |one: &mut Attributes| one.memory = MemoryType::Device;
+        let modified = tables.modify(at(101), 5 * page, Holes::Skip, device);
+        answers.push(format!("{modified:?}"));
+        answer!(answers, tables, set_invalid(at(103), page));
+        answer!(answers, tables, merge(at(96), 64 * page, largest));
+        let mut entries = Vec::new();
+        for end in [at(0), at(104), at(1 << 20)] {
+            let ended = tables.visit(at(96), 64 * page, |entry| {
+                entries.push(*entry);
+                match entry.start >= end && entry.level == Level::L3 {
+                    true => ControlFlow::Break(entry.start),
+                    false => ControlFlow::Continue(Visit::Descend),
+                }
+            });
+            answers.push(format!("{ended:?}"));
+        }
+        answers.push(format!("{entries:?}"));
+        answer!(answers, tables, set_valid(at(103), page));
         for pages in 100..104 {
             answer!(answers, tables, query(at(pages)));
         }
@@ -346,28 +364,21 @@ fn a_root_is_taken_over_with_its_page_size_and_a_shape_of_stage_2_is_refused() {
     let tables = PageTables::<Page16K, _>::new(geometry, environment).unwrap();
     let (root, environment) = tables.into_parts();
     // SAFETY: the root of just now, which no CPU walks.
-    let any = unsafe { AnyPageTables::from_root(root, geometry, environment) }.unwrap();
+    let any = unsafe { Live::<AnyPageTables<_>>::from_root(root, geometry, environment) }.unwrap();
     assert_eq!(any.geometry(), &geometry);
-    any.destroy();
-    let tables = PageTables::<Page16K, _>::new(geometry, new_host(&geometry).1).unwrap();
-    let (root, environment) = tables.into_parts();
+    assert_eq!(any.ttbr(0).bits() & !1, root.0);
+    let (root, environment) = any.into_parts();
     // SAFETY: as above.
-    let live = unsafe { AnyPageTables::from_live_root(root, geometry, environment) }.unwrap();
-    // SAFETY: as above.
-    unsafe { live.retire() }.destroy();
+    unsafe {
+        let live = Live::<AnyPageTables<_>>::from_root(root, geometry, environment).unwrap();
+        live.retire().destroy();
+    }
     assert_eq!(host.given_out(), 0);
 
     let guest = Stage2Geometry::new(&PLAIN.features(), PageSize::K16, 40).unwrap();
-    for live in [false, true] {
-        let environment = host::environment(&host, Setting::LIVE.capabilities());
-        // SAFETY: no tree is made of it.
-        let error = unsafe {
-            if live {
-                AnyPageTables::from_live_root(root, *guest.shape(), environment).err()
-            } else {
-                AnyPageTables::from_root(root, *guest.shape(), environment).err()
-            }
-        };
-        assert_eq!(error, Some(TableError::WrongStage));
-    }
+    let environment = host::environment(&host, Setting::LIVE.capabilities());
+    // SAFETY: no tree is made of it.
+    let error =
+        unsafe { Live::<AnyPageTables<_>>::from_root(root, *guest.shape(), environment).err() };
+    assert_eq!(error, Some(TableError::WrongStage));
 }

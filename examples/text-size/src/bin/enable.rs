@@ -15,16 +15,15 @@ fn map_and_enable(start: u64, output: u64, bytes: u64) -> Option<()> {
     let cpu = hw::cpu_features();
     let geometry = Geometry::new(&cpu, PageSize::K4, 39, VaRange::Lower, Regime::El1And0).ok()?;
     // SAFETY: this program is linked, never run.
-    let environment = unsafe { text_size::environment(&cpu, PageSize::K4, output, output + bytes) };
+    let environment = unsafe { hw::environment(&cpu, PageSize::K4, output..output + bytes) };
     let mut tables = PageTables::<Page4K, _>::new(geometry, environment).ok()?;
     let (start, output) = (VirtualAddress(start), PhysicalAddress(output));
     let attributes = Attributes::normal(Permissions::READ_WRITE);
     tables.map(start, output, bytes, attributes, Leaves::LARGEST).ok()?;
     // SAFETY: as above.
     let live = unsafe { tables.make_live() };
-    let translation = Translation::new(&cpu, Some((&geometry, live.ttbr(0))), None).ok()?;
     // SAFETY: as above.
-    unsafe { hw::enable(&translation) };
+    unsafe { hw::enable(&cpu, Some((&geometry, live.ttbr(0))), None) }.ok()?;
     Some(())
 }
 

@@ -16,7 +16,7 @@ fn change(start: u64, output: u64, bytes: u64) -> Option<()> {
     let cpu = hw::cpu_features();
     let geometry = Geometry::new(&cpu, PageSize::K4, 39, VaRange::Lower, Regime::El1And0).ok()?;
     // SAFETY: this program is linked, never run.
-    let environment = unsafe { text_size::environment(&cpu, PageSize::K4, output, output + bytes) };
+    let environment = unsafe { hw::environment(&cpu, PageSize::K4, output..output + bytes) };
     let root = PhysicalAddress(output);
     // SAFETY: as above.
     let live = unsafe { Live::<PageTables<Page4K, _>>::from_root(root, geometry, environment) };

@@ -7,7 +7,7 @@ use crate::mm::map::Request;
 use crate::smp::start;
 use granule::arch::CpuFeatures;
 use granule::arch::bbm::BbmLevel;
-use granule::arch::bbm_policy::{Decision, SystemLimits, decide};
+use granule::arch::bbm_policy::{Decision, SystemLimits};
 use granule::arch::errata::Errata;
 use granule_kcore::parameters::Rodata;
 
@@ -26,7 +26,7 @@ pub(crate) const fn system(limit: BbmLevel, forced: Errata) -> SystemLimits {
 
 /// The decision for the boot CPU, by which the linear map is built. Prints the reason.
 pub(crate) fn of_boot_cpu(cpu: &CpuFeatures, system: &SystemLimits, rodata: Rodata) -> Decision {
-    let decision = decide([(0, *cpu)], system);
+    let decision = system.decide([(0, *cpu)]);
     let map = match (rodata.changes_pages(), decision.splits_blocks()) {
         (false, _) => "its blocks are never split",
         (true, true) => "it has the largest leaves, which are split live",
@@ -40,7 +40,7 @@ pub(crate) fn of_boot_cpu(cpu: &CpuFeatures, system: &SystemLimits, rodata: Roda
 /// built by.
 pub(crate) fn of_all(system: &SystemLimits, request: &Request<'_>) -> Decision {
     let cpus = start::facts().map(|facts| (facts.number, facts.features));
-    let decision = decide(cpus, system);
+    let decision = system.decide(cpus);
     if decision.level < request.bbm_policy.level {
         println!("granule: {decision}");
     }

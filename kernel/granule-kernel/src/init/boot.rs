@@ -127,7 +127,7 @@ fn boot(
     };
     println!("map_mem: time={} us", map.time_us);
     let mut looked = match selfcheck::run(
-        &mut *tables,
+        &mut tables,
         &map,
         &placement,
         &memory,
@@ -168,7 +168,7 @@ fn boot(
     if split_to_pages::is_needed(&request, &bbm_policy) {
         let split = split_to_pages::split(
             &request,
-            &mut *tables,
+            &mut tables,
             &mut memory,
             &mut map,
             seed,

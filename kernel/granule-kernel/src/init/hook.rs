@@ -16,7 +16,7 @@ pub(crate) struct BootHook {
     /// Called once instructions can be counted.
     pub(crate) counter_is_up: fn(&Parameters<'_>, &InstructionCounter),
     /// Called before a stage of the self-check.
-    pub(crate) before_check: fn(&Parameters<'_>, Stage, &mut dyn Tree, &Placement),
+    pub(crate) before_check: fn(&Parameters<'_>, Stage, &mut Tree<'_>, &Placement),
     /// Called once the kernel's tables are complete, before the first test.
     pub(crate) tables_are_up: fn(&Parameters<'_>) -> Result<(), TableError>,
     /// Called last, before the benchmarks and the programs.

@@ -24,7 +24,7 @@ pub(crate) enum Flush {
     /// On all CPUs.
     Now,
     /// On all CPUs, but not for leaves ([`PageTables::defer_tlbi`](granule::table::PageTables::defer_tlbi)).
-    /// The caller invalidates those ([`Tree::flush`](super::walker::Tree::flush)) before it relies on the
+    /// The caller invalidates those ([`flush`](super::walker::flush)) before it relies on the
     /// change. `mm::kernel_tables` treats this as [`Now`](Self::Now) where large leaves may not be split live.
     Later,
     /// All of this CPU's TLB, and no other CPU's.

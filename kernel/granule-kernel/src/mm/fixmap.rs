@@ -57,7 +57,7 @@ impl FixmapPlace {
     /// belongs to the fixmap's setup, not to the cost of a linear map. `constant` is a page that is never
     /// written.
     pub(crate) fn find(
-        tables: &mut dyn Tree,
+        tables: &mut Tree<'_>,
         constant: PhysicalAddress,
     ) -> Result<Self, TableError> {
         debug_assert!(tables.geometry().va_range() == VaRange::Upper);

@@ -10,6 +10,7 @@ use super::table_allocator::KernelTableAllocator;
 use super::walker;
 use crate::arch::image;
 use crate::handover::{BootRoots, Handover};
+use core::ops::ControlFlow;
 use granule::arch::{PhysicalAddress, VirtualAddress};
 use granule::table::{TableError, Visit};
 use granule_kcore::devicetree::memory::Memory;
@@ -46,15 +47,15 @@ pub(crate) fn free(
         // it.
         let mut tables = unsafe { walker::open(roots.identity, lower, environment)? };
         let code = (entry.load + image::idmap_text().start) & !(page - 1);
-        let (leaves, sound) = tables.leaves();
+        let (leaves, sound) = walker::leaves(&tables);
         if leaves != 1 || !sound {
             crate::fatal::refuse::self_check_failed(format_args!(
                 "the identity map has {leaves} leaves, expected one that is not writable"
             ));
         }
-        tables.unmap(VirtualAddress(code), page)?;
+        walker::unmap(&mut tables, VirtualAddress(code), page)?;
         let mut left = 0;
-        tables.visit_all(|_| {
+        let ControlFlow::Continue(()) = walker::visit_all(&tables, |_| {
             left += 1;
             Visit::EVERYTHING
         });
@@ -70,10 +71,11 @@ pub(crate) fn free(
     let mut tables = request.open(allocator, &counters)?;
     let dtb = entry.dtb & !(page - 1);
     let dtb_bytes = (entry.dtb + tree_info.bytes).next_multiple_of(page) - dtb;
-    tables.unmap(VirtualAddress(layout::dtb_vaddr(dtb)), dtb_bytes)?;
+    let dtb = VirtualAddress(layout::dtb_vaddr(dtb));
+    walker::unmap(&mut tables, dtb, dtb_bytes)?;
     let (start, end) = (unused_pool.0.0, unused_pool.1.0);
     let in_image = VirtualAddress(start.wrapping_add(handover.mmu.virt_offset));
-    tables.unmap(in_image, end - start)?;
+    walker::unmap(&mut tables, in_image, end - start)?;
     drop(tables);
     give_back(memory, Some(&firmware), start, end);
     Ok(memory.totals().free - before)

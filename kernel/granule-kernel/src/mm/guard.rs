@@ -10,7 +10,7 @@
 use super::error::LinearError;
 use super::kernel_tables::{self, Flush, MOST_POOLS};
 use super::pageattr::check_free;
-use super::{merge, pages};
+use super::{merge, pages, walker};
 use core::ops::Range;
 use granule::arch::Level;
 use granule::arch::VirtualAddress;
@@ -76,7 +76,7 @@ impl Pool {
             let above = levels.filter(|level| *level != Level::L3);
             let spans = above.map(|level| (bytes / size.entry_bytes(level)) as usize + 1);
             let needed = spans.sum();
-            if !tree.reserve(needed) {
+            if !walker::reserve(tree, needed) {
                 return Err(TableError::OutOfTables { needed }.into());
             }
             // Making a page invalid splits it from the pages on both sides. When each page has been
@@ -91,7 +91,7 @@ impl Pool {
             };
             let split = split();
             tree.set_valid(start, done * page).and(split)?;
-            tree.assume_visible(start, bytes);
+            walker::assume_visible(tree, start, bytes);
             let range = start.0..start.0 + bytes;
             state
                 .pools

@@ -17,7 +17,7 @@
 use super::error::LinearError;
 use super::kernel_tables::{self, Flush, Kernel, TableState, Tree};
 use super::pageattr::check_free;
-use super::{merge, pages};
+use super::{merge, pages, walker};
 use granule::arch::{Attributes, Permissions, PhysicalAddress, VirtualAddress};
 use granule::table::TableError;
 use granule_kcore::frames::metadata::{Word, metadata_at, metadata_bytes};
@@ -141,13 +141,13 @@ pub(crate) unsafe fn add_memory(start: PhysicalAddress, bytes: u64) -> Result<()
         });
         match given {
             Ok(()) => {
-                tree.assume_visible(address, bytes);
+                walker::assume_visible(tree, address, bytes);
                 merge::note(kernel, state, address, bytes);
                 Ok(())
             }
             Err(error) => {
                 // The range was just mapped as a whole, so unmapping it splits no leaf.
-                let _ = tree.unmap(address, bytes);
+                let _ = walker::unmap(tree, address, bytes);
                 Err(HotplugError::from(error))
             }
         }
@@ -190,6 +190,6 @@ pub(crate) fn remove_memory(start: PhysicalAddress, bytes: u64) -> Result<(), Ho
     removed
 }
 
-fn unmap(tree: &mut dyn Tree, address: VirtualAddress, bytes: u64) -> Result<(), HotplugError> {
-    tree.unmap(address, bytes).map_err(HotplugError::from)
+fn unmap(tree: &mut Tree<'_>, address: VirtualAddress, bytes: u64) -> Result<(), HotplugError> {
+    walker::unmap(tree, address, bytes).map_err(HotplugError::from)
 }

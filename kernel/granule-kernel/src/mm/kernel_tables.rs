@@ -89,14 +89,14 @@ impl TableState {
     /// here on.
     pub(super) fn flush_deferred(
         &mut self,
-        tree: &mut dyn Tree,
+        tree: &mut Tree<'_>,
         start: VirtualAddress,
         bytes: u64,
     ) {
         if let Some((start, bytes)) = self.deferred.take_for(start.0, bytes) {
-            tree.flush(VirtualAddress(start), bytes);
+            walker::flush(tree, VirtualAddress(start), bytes);
         }
-        tree.assume_visible(start, bytes);
+        walker::assume_visible(tree, start, bytes);
     }
 }
 
@@ -152,13 +152,16 @@ impl Kernel {
     ) -> Result<Opened<'a>, TableError> {
         let pages = || KernelTableAllocator::Pages(table_pages(self));
         let environment = self.environment(counters, allocator.unwrap_or_else(pages), flush);
-        // SAFETY: the root is the tree in TTBR1 of all CPUs. The caller keeps every other change away.
-        let mut tables = unsafe { walker::open(self.root, self.geometry, environment)? };
-        tables.set_bbm(self.bbm);
-        if flush == Flush::Later {
-            tables.defer_tlbi();
+        // SAFETY: the root is the tree in TTBR1 of all CPUs. The caller keeps every other change away. The level is
+        // the policy's for all CPUs, and `flush_deferred` makes the TLBIs that come later.
+        unsafe {
+            let mut tables = walker::open(self.root, self.geometry, environment)?;
+            tables.set_bbm(self.bbm);
+            if flush == Flush::Later {
+                tables.defer_tlbi();
+            }
+            Ok(tables)
         }
-        Ok(tables)
     }
 }
 
@@ -194,7 +197,7 @@ pub(crate) fn open_unlocked<'a>(
 /// interrupts masked and must not print. Returns `None` before the tables are ready.
 pub(crate) fn change<R>(
     flush: Flush,
-    work: impl FnOnce(&'static Kernel, &mut TableState, &mut dyn Tree) -> R,
+    work: impl FnOnce(&'static Kernel, &mut TableState, &mut Tree<'_>) -> R,
 ) -> Option<R> {
     let kernel = kernel()?;
     TAKEN.fetch_add(1, Ordering::Relaxed);
@@ -208,7 +211,7 @@ pub(crate) fn change<R>(
 
 /// As [`change`], but only if the lock is free now.
 pub(super) fn try_change<R>(
-    work: impl FnOnce(&'static Kernel, &mut TableState, &mut dyn Tree) -> R,
+    work: impl FnOnce(&'static Kernel, &mut TableState, &mut Tree<'_>) -> R,
 ) -> Option<R> {
     let kernel = kernel()?;
     STATE.try_with(|state| {
@@ -219,7 +222,7 @@ pub(super) fn try_change<R>(
 
 /// Calls `look` with the kernel's tables, under the lock, without counting.
 pub(crate) fn look<R>(
-    look: impl FnOnce(&'static Kernel, &mut TableState, &mut dyn Tree) -> R,
+    look: impl FnOnce(&'static Kernel, &mut TableState, &mut Tree<'_>) -> R,
 ) -> Option<R> {
     let kernel = kernel()?;
     STATE.with(|state| run(kernel, state, Flush::Now, look))
@@ -227,7 +230,7 @@ pub(crate) fn look<R>(
 
 /// As [`look`], but only if the lock is free now.
 pub(super) fn try_look<R>(
-    look: impl FnOnce(&'static Kernel, &mut TableState, &mut dyn Tree) -> R,
+    look: impl FnOnce(&'static Kernel, &mut TableState, &mut Tree<'_>) -> R,
 ) -> Option<R> {
     let kernel = kernel()?;
     STATE.try_with(|state| run(kernel, state, Flush::Now, look))?
@@ -237,7 +240,7 @@ fn run<R>(
     kernel: &'static Kernel,
     state: &mut TableState,
     flush: Flush,
-    work: impl FnOnce(&'static Kernel, &mut TableState, &mut dyn Tree) -> R,
+    work: impl FnOnce(&'static Kernel, &mut TableState, &mut Tree<'_>) -> R,
 ) -> Option<R> {
     let counters = Counters::new();
     // SAFETY: only this function opens the tables, and it holds the lock. `set_valid` changes only entries
@@ -245,7 +248,7 @@ fn run<R>(
     let tables = unsafe { kernel.open(&counters, flush, None) };
     let result = tables
         .ok()
-        .map(|mut tables| work(kernel, state, &mut *tables));
+        .map(|mut tables| work(kernel, state, &mut tables));
     state.counters.add(counters.get());
     result
 }

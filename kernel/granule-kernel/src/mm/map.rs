@@ -75,13 +75,13 @@ pub(crate) struct NoTableMemory {
 /// Takes memory for `tables` tables that the arena lacks from early memory, in one piece, because consecutive tables
 /// are linked in runs, and gives it to the arena by `extend`, with its bounds.
 pub(super) fn extend_arena(
-    tables: &mut dyn Tree,
+    tables: &mut Tree<'_>,
     memory: &mut Memory,
     needed: u64,
     extend: impl FnOnce(&mut Arena<KernelPhysToVirt>, PhysicalAddress, PhysicalAddress),
 ) -> Result<(), NoTableMemory> {
     let page_bytes = tables.geometry().page_size().bytes();
-    let Some(arena) = tables.arena() else {
+    let Some(arena) = walker::arena(tables) else {
         return Ok(());
     };
     let pages = needed.saturating_sub(arena.available());
@@ -232,7 +232,7 @@ pub(crate) fn map_mem<'c>(
         None => None,
         Some(strategy) => {
             let constants = PhysicalAddress(request.image_start);
-            Some((strategy, FixmapPlace::find(&mut *tables, constants)?))
+            Some((strategy, FixmapPlace::find(&mut tables, constants)?))
         }
     };
     // Setting up the fixmap is not part of the linear map's cost, so counting begins here.
@@ -240,7 +240,7 @@ pub(crate) fn map_mem<'c>(
     let sctlr = cpu::sctlr_el1();
     let before = cpu::counter_now();
     let mut pieces = Pieces::new();
-    let mut work = || create(request, memory, counters, &mut *tables, fixmap, &mut pieces);
+    let mut work = || create(request, memory, counters, &mut tables, fixmap, &mut pieces);
     let (made, instructions) = match request.counter {
         Some(counter) => {
             let (made, instructions) = counter.measure(&mut work);
@@ -251,7 +251,7 @@ pub(crate) fn map_mem<'c>(
     let ticks = cpu::counter_now().wrapping_sub(before);
     let stats = made?;
     for piece in &pieces {
-        tables.assume_visible(piece.start, piece.bytes);
+        walker::assume_visible(&tables, piece.start, piece.bytes);
     }
     let time_us = cpu::microseconds(ticks);
     let map = LinearMap {
@@ -270,7 +270,7 @@ fn create(
     request: &Request<'_>,
     memory: &mut Memory,
     counters: &Counters,
-    tables: &mut dyn Tree,
+    tables: &mut Tree<'_>,
     fixmap: Option<(Strategy, FixmapPlace)>,
     pieces: &mut Pieces,
 ) -> Result<LeafStats, MapError> {
@@ -282,7 +282,7 @@ fn create(
             // it.
             unsafe { arena.extend(start, end) };
         })?;
-        tables.make_direct(pieces)?;
+        walker::make_direct(tables, pieces)?;
         return Ok(stats);
     };
     let size = request.geometry.page_size();

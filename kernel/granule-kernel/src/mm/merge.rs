@@ -164,7 +164,7 @@ pub(crate) fn settle() {
 fn step(
     kernel: &Kernel,
     state: &mut TableState,
-    tree: &mut dyn Tree,
+    tree: &mut Tree<'_>,
     quiet: Option<u64>,
 ) -> Option<Merged> {
     let note = state.candidates.oldest()?;
@@ -210,7 +210,7 @@ fn add(all: &mut Merged, more: Result<Merged, TableError>) {
 
 /// The size in bytes of the chunk at `start`, which no leaf straddles. The flag is true for the range of one
 /// last-level table, and false for one leaf or hole above the last level.
-fn chunk_at(kernel: &Kernel, tree: &mut dyn Tree, start: u64) -> (u64, bool) {
+fn chunk_at(kernel: &Kernel, tree: &mut Tree<'_>, start: u64) -> (u64, bool) {
     let size = kernel.geometry.page_size();
     let mut level = kernel.geometry.start_level();
     // For an entry that points to a table, the walk goes on below.
@@ -234,7 +234,7 @@ fn chunk_at(kernel: &Kernel, tree: &mut dyn Tree, start: u64) -> (u64, bool) {
 fn larger(
     kernel: &Kernel,
     state: &TableState,
-    tree: &mut dyn Tree,
+    tree: &mut Tree<'_>,
     chunk: u64,
     end: u64,
     merged: &mut Merged,
@@ -276,7 +276,7 @@ fn larger(
 fn around_pools(
     kernel: &Kernel,
     state: &TableState,
-    tree: &mut dyn Tree,
+    tree: &mut Tree<'_>,
     range: Range<u64>,
 ) -> Result<Merged, TableError> {
     let mut all = Merged::default();

@@ -1,6 +1,6 @@
 //! Memory management once the MMU is on: the linear map, the kernel's live tables, and the page allocator.
 //!
-//! [`walker`] instantiates the library's walker for each page size, behind an interface without a page size.
+//! [`walker`] opens the kernel's tables as the library's tree of any page size, whose type has no page size.
 //! [`environment`] is what it needs of the kernel, and [`table_allocator`] where its tables come from.
 //!
 //! During the boot: [`firmware`] reads the device tree. [`phys_to_virt`] turns a table's physical address into
@@ -21,7 +21,7 @@
 //! An image for every page size has the code that is compiled per page size three times, so the kernel needs
 //! little of it. All tables use one kind of environment: recording, counting and conflict injection are
 //! switched at run time and tested once a call, a call stores a run of entries, and the source of table pages
-//! is a value. Each operation thus has one instance per page size, behind `dyn Tree` of [`walker`]; callers
+//! is a value. Each operation thus has one instance per page size, behind the one type of [`walker`]; callers
 //! take the size as a value and are compiled once, and bulk stores are functions without any page size. Other
 //! parts have instances of their own: the boot tables, because code with the MMU off may not call through
 //! pointers, the published strategies of the linear map ([`map`]), the tables that lead out of this kernel

@@ -8,6 +8,7 @@
 
 use super::kernel_tables::{self, Flush, Kernel};
 use super::pages::{self, Pages};
+use super::walker;
 use granule::arch::{PhysicalAddress, VirtualAddress};
 use granule_kcore::frames::tables::Source;
 
@@ -24,7 +25,7 @@ pub(crate) fn invalidate_free_pages() {
                 let bytes = size.bytes() << order;
                 let present_invalid = address(kernel, frame.address(size)).map(|start| {
                     let done = tree.set_invalid(start, bytes);
-                    tree.assume_visible(start, bytes);
+                    walker::assume_visible(tree, start, bytes);
                     done
                 });
                 assert!(

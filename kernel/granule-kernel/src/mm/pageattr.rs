@@ -39,10 +39,10 @@
 
 use super::error::LinearError;
 use super::kernel_tables::{self, Flush, Kernel, TableState, Tree};
-use super::merge;
+use super::{merge, walker};
 use core::ops::ControlFlow;
 use granule::arch::{Attributes, Kind, Permissions, PhysicalAddress, VirtualAddress};
-use granule::table::{PermissionChange, TableError, Visit};
+use granule::table::{Holes, PermissionChange, TableError, Visit};
 
 const NO_CHANGE: PermissionChange = PermissionChange::NONE;
 
@@ -147,7 +147,7 @@ pub(crate) fn set_direct_map_default_noflush(
 
 fn to_default(
     kernel: &Kernel,
-    tree: &mut dyn Tree,
+    tree: &mut Tree<'_>,
     start: VirtualAddress,
     bytes: u64,
 ) -> Result<(), LinearError> {
@@ -163,7 +163,7 @@ fn to_default(
         })?;
     }
     let needed = 2 * (4 - kernel.geometry.start_level().number()) as usize;
-    if cut > 0 && !tree.reserve(needed) {
+    if cut > 0 && !walker::reserve(tree, needed) {
         return Err(TableError::OutOfTables { needed }.into());
     }
     let default = PermissionChange {
@@ -175,7 +175,7 @@ fn to_default(
     // permissions, and then no invalidation is needed.
     let other: Refused = |permissions| !permissions.writable || permissions.privileged_execute;
     if first_refused(kernel, tree, start, bytes, other)?.is_some() {
-        tree.protect(start, bytes, default)?;
+        tree.protect(start, bytes, default, Holes::Refuse)?;
     }
     Ok(tree.set_valid(start, bytes)?)
 }
@@ -189,7 +189,7 @@ pub(crate) fn flush_direct_map(start: VirtualAddress, pages: u64) -> Result<(), 
     kernel_tables::change(Flush::Now, |kernel, state, tree| {
         let bytes = kernel.bytes_in(start, pages)?;
         if bytes > 0 {
-            tree.flush(start, bytes);
+            walker::flush(tree, start, bytes);
             state.deferred.invalidated(start.0, bytes);
         }
         Ok(())
@@ -220,14 +220,14 @@ fn protect(
         {
             return Err(LinearError::WritableExecutable { address });
         }
-        Ok(tree.protect(start, bytes, change)?)
+        Ok(tree.protect(start, bytes, change, Holes::Refuse)?)
     })
 }
 
 /// The first address in the range whose leaf forbids the change.
 fn first_refused(
     kernel: &Kernel,
-    tree: &mut dyn Tree,
+    tree: &mut Tree<'_>,
     start: VirtualAddress,
     bytes: u64,
     refused: Refused,
@@ -271,7 +271,7 @@ fn in_range(
     start: VirtualAddress,
     pages: u64,
     flush: Flush,
-    work: impl FnOnce(&Kernel, &mut dyn Tree, VirtualAddress, u64) -> Result<(), LinearError>,
+    work: impl FnOnce(&Kernel, &mut Tree<'_>, VirtualAddress, u64) -> Result<(), LinearError>,
 ) -> Result<(), LinearError> {
     let done = kernel_tables::change(flush, |kernel, state, tree| {
         let bytes = kernel.bytes_in(start, pages)?;

@@ -7,7 +7,7 @@
 
 use crate::arch::cpu;
 use crate::mm::map::LinearMap;
-use crate::mm::walker::Tree;
+use crate::mm::walker::{self, Tree};
 use core::ops::ControlFlow;
 use granule::arch::Level;
 use granule::arch::{Attributes, Geometry, Kind, Permissions, PhysicalAddress, VirtualAddress};
@@ -94,12 +94,12 @@ pub(crate) enum Stage {
 /// Runs all checks. `before` is called ahead of each stage, so that tests can make it fail.
 #[inline(never)]
 pub(crate) fn run(
-    tables: &mut dyn Tree,
+    tables: &mut Tree<'_>,
     map: &LinearMap,
     placement: &Placement,
     memory: &Memory,
     seed: u64,
-    mut before: impl FnMut(Stage, &mut dyn Tree),
+    mut before: impl FnMut(Stage, &mut Tree<'_>),
 ) -> Result<Looked, Fault> {
     let mut looked = Looked::default();
     before(Stage::Walk, tables);
@@ -157,7 +157,7 @@ pub(crate) fn translations(
 
 /// Writes a pattern to free pages through the linear map and reads it back through a page of the fixmap.
 fn patterns(
-    tables: &mut dyn Tree,
+    tables: &mut Tree<'_>,
     placement: &Placement,
     memory: &Memory,
     looked: &mut Looked,
@@ -182,10 +182,10 @@ fn patterns(
             unsafe { first.write_volatile(expected) };
             let read = Attributes::normal(Permissions::READ);
             tables.map(second, output, page, read, Leaves::PAGES)?;
-            tables.assume_visible(second, page);
+            walker::assume_visible(tables, second, page);
             // SAFETY: the page was just mapped there.
             let seen = unsafe { (second.0 as *const u64).read_volatile() };
-            tables.unmap(second, page)?;
+            walker::unmap(tables, second, page)?;
             looked.patterns += 1;
             if seen != expected {
                 return Err(Fault::Pattern {
@@ -268,7 +268,7 @@ impl LeafWalk<'_> {
 /// Checks every entry of the upper VA range: the linear map against the plan, both ends of each run of like
 /// leaves against the CPU, and that no leaf is writable and executable.
 pub(crate) fn walk(
-    tables: &dyn Tree,
+    tables: &mut Tree<'_>,
     map: &LinearMap,
     placement: &Placement,
     looked: &mut Looked,
@@ -283,7 +283,7 @@ pub(crate) fn walk(
         last: None,
     };
     let mut linear_tables = 0;
-    let fault = tables.visit_runs(|entry| {
+    let fault = walker::visit_runs(tables, &mut |entry| {
         // Its last address: the window may begin inside what a table covers, and ends with a half of the
         // space, where every table ends.
         let last = VirtualAddress(entry.start.0 + (entry.bytes - 1));

@@ -15,7 +15,7 @@
 )]
 
 use super::map::{LinearMap, NoTableMemory, Request, extend_arena};
-use super::walker::Tree;
+use super::walker::{self, Tree};
 use crate::cpu::parking;
 use crate::mm::selfcheck::{self, Fault, Looked};
 use granule::arch::bbm_policy::Decision;
@@ -48,7 +48,7 @@ pub(crate) fn is_needed(request: &Request<'_>, all: &Decision) -> bool {
 #[inline(never)]
 pub(crate) fn split(
     request: &Request<'_>,
-    tables: &mut dyn Tree,
+    tables: &mut Tree<'_>,
     memory: &mut Memory,
     map: &mut LinearMap,
     seed: u64,
@@ -67,7 +67,8 @@ pub(crate) fn split(
         // which the arena and the tables reach memory, covers.
         unsafe { arena.extend_mapped(start, end) };
     })?;
-    tables.set_bbm(request.bbm_policy.level);
+    // SAFETY: the boot CPU can do what it is trusted with, and no other CPU uses the tables meanwhile.
+    unsafe { tables.set_bbm(request.bbm_policy.level) };
     let (Some(lowest), Some(highest)) = (pieces.first(), pieces.last()) else {
         return Ok(());
     };
@@ -75,8 +76,9 @@ pub(crate) fn split(
     let window = (highest.start.0 + highest.bytes).wrapping_sub(lowest.start.0);
     // The TLBI at the end of the split removes every block from this CPU's TLB. The other CPUs return with an
     // empty TLB.
-    let added =
-        parking::with_others_parked(|| tables.limit_leaves(lowest.start, window, Leaves::PAGES))?;
+    let added = parking::with_others_parked(|| {
+        walker::limit_leaves(tables, lowest.start, window, Leaves::PAGES)
+    })?;
     map.split_to_pages = Some(added as u64);
     map.stats = stats;
 

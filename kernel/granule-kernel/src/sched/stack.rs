@@ -25,7 +25,7 @@
 use super::MOST_TASKS;
 use super::hook::STACKS;
 use crate::mm::environment::Flush;
-use crate::mm::{kernel_tables, pages, sized};
+use crate::mm::{kernel_tables, pages, sized, walker};
 use granule::arch::{Attributes, PageSize, Permissions, PhysicalAddress, VirtualAddress};
 use granule::table::Leaves;
 use granule_kcore::exception_frame::{FRAME_BYTES, Frame as Registers};
@@ -164,7 +164,8 @@ impl Drop for Stack {
         }
         let start = VirtualAddress(self.bottom - self.memory.in_page());
         let bytes = self.memory.mapped();
-        let unmapped = kernel_tables::change(Flush::Now, |_, _, tree| tree.unmap(start, bytes));
+        let unmapped =
+            kernel_tables::change(Flush::Now, |_, _, tree| walker::unmap(tree, start, bytes));
         // Memory that is still mapped must not get another owner.
         if matches!(unmapped, Some(Ok(()))) {
             self.memory.free();

@@ -18,6 +18,7 @@ use crate::dev::console::println;
 use crate::mm::kernel_tables::{self, Flush, Tree};
 use crate::mm::map::Request;
 use crate::mm::pages::Pages;
+use crate::mm::walker;
 use crate::percpu::{self, Local, PerCpu, per_cpu};
 use crate::trace::bring_up;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -191,10 +192,10 @@ fn interruptions() {
 }
 
 /// Points the scratch page at `output`.
-pub(crate) fn point(tables: &mut dyn Tree, output: u64) -> Result<(), TableError> {
+pub(crate) fn point(tables: &mut Tree<'_>, output: u64) -> Result<(), TableError> {
     let page = tables.geometry().page_size().bytes();
     let scratch = VirtualAddress(layout::SCRATCH_VADDR);
-    tables.unmap(scratch, page)?;
+    walker::unmap(tables, scratch, page)?;
     let output = granule::arch::PhysicalAddress(output);
     let read = Attributes::normal(Permissions::READ);
     tables.map(scratch, output, page, read, Leaves::PAGES)
@@ -247,7 +248,7 @@ fn park(request: &Request<'_>) -> Result<(), TableError> {
         }
     };
     let mut rounds = || {
-        let result = rounds(&mut *tables, pages, &expected);
+        let result = rounds(&mut tables, pages, &expected);
         stop.store(true, Ordering::Release);
         result
     };
@@ -271,7 +272,7 @@ fn park(request: &Request<'_>) -> Result<(), TableError> {
 }
 
 /// Parks the other CPUs, changes the page and releases them, `PARKINGS` times.
-fn rounds(tables: &mut dyn Tree, pages: [u64; 2], expected: &AtomicU64) -> Result<(), TableError> {
+fn rounds(tables: &mut Tree<'_>, pages: [u64; 2], expected: &AtomicU64) -> Result<(), TableError> {
     let others = percpu::online().without(0);
     for round in 1..=PARKINGS {
         wait_for_a_turn();
@@ -298,7 +299,7 @@ fn rounds(tables: &mut dyn Tree, pages: [u64; 2], expected: &AtomicU64) -> Resul
             result
         })?;
         let page = tables.geometry().page_size().bytes();
-        tables.assume_visible(VirtualAddress(layout::SCRATCH_VADDR), page);
+        walker::assume_visible(tables, VirtualAddress(layout::SCRATCH_VADDR), page);
         assert_eq!(read_scratch(), number, "the page that the boot CPU reads");
     }
     wait_for_a_turn();

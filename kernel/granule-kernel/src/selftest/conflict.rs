@@ -26,7 +26,7 @@ use crate::percpu::{self, PerCpu};
 use core::arch::asm;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use granule::arch::{PhysicalAddress, VirtualAddress};
-use granule::table::TableError;
+use granule::table::{Holes, TableError};
 use granule_kcore::cpus::set::CpuSet;
 use granule_kcore::parameters::Parameters;
 use granule_trace::recorder::Counters;
@@ -252,7 +252,7 @@ fn again(memory: &TestMemory<'_>) -> Result<(), TableError> {
     let mut tables = memory.tables(None, &counters)?;
     inject::set_probe(memory.page(1).0);
     inject::arm(1);
-    memory.change(&mut *tables, false, false)?;
+    memory.change(&mut tables, false, false)?;
     read(memory.page(0));
     panic!("the handler met no second conflict");
 }
@@ -265,7 +265,7 @@ fn splits(memory: &TestMemory<'_>) -> Result<(), TableError> {
     for part in 0..4u64 {
         let start = VirtualAddress(memory.start.0 + part * (100 << 20) + PAGE_AT + page);
         write(start, part);
-        tables.protect(start, page, READ_ONLY)?;
+        tables.protect(start, page, READ_ONLY, Holes::Refuse)?;
         assert_eq!(read(start), part, "page {part}");
     }
     println!("@granule test.splits={}", inject::splits());

@@ -29,8 +29,9 @@ use crate::arch::counter::InstructionCounter;
 use crate::arch::cpu;
 use crate::dev::console::println;
 use crate::mm::selfcheck::Stage;
-use crate::mm::walker::Tree;
+use crate::mm::walker::{self, Tree};
 use crate::sched::stack::BYTES;
+use core::ops::ControlFlow;
 use core::sync::atomic::{AtomicU32, Ordering};
 use granule::arch::{Descriptor, Kind};
 use granule::linear::Placement;
@@ -150,7 +151,7 @@ const NEVER_EXECUTE: u64 = 0b11 << 53;
 pub(crate) fn corrupt(
     parameters: &Parameters<'_>,
     stage: Stage,
-    tables: &mut dyn Tree,
+    tables: &mut Tree<'_>,
     placement: &Placement,
 ) {
     let what = parameters.test.after(b"corrupt-");
@@ -164,7 +165,7 @@ pub(crate) fn corrupt(
         return;
     }
     let mut largest: Option<Entry> = None;
-    tables.visit_all(|entry| {
+    let ControlFlow::Continue(()) = walker::visit_all(tables, |entry| {
         let in_linear = placement.physical_address(entry.start).is_some();
         let larger = largest.is_none_or(|largest| entry.bytes > largest.bytes);
         if entry.kind == Kind::Leaf && in_linear && larger {
@@ -184,7 +185,7 @@ pub(crate) fn corrupt(
     };
     for descriptor in [Descriptor::INVALID, Descriptor(new)] {
         // SAFETY: the new mapping is wrong on purpose, and the boot ends with the self-check.
-        unsafe { tables.overwrite(&entry, descriptor) };
+        unsafe { walker::overwrite(tables, &entry, descriptor) };
     }
 }
 

@@ -107,7 +107,7 @@ fn spoil(kernel: &Kernel, loaded: &Loaded, words: &TestWords) {
     }
     if words.loosen {
         let list = shown(loaded.list.head().0);
-        let found = tables.visit_all(|entry| {
+        let found = walker::visit_all(&tables, |entry| {
             let holds = list.0.wrapping_sub(entry.start.0) < entry.bytes;
             if entry.kind == Kind::Leaf && holds {
                 return ControlFlow::Break(*entry);
@@ -119,7 +119,7 @@ fn spoil(kernel: &Kernel, loaded: &Loaded, words: &TestWords) {
         if let Some(entry) = found {
             let writable = Descriptor(entry.descriptor.0 & !READ_ONLY);
             // SAFETY: the new mapping is refused before its use, which this test checks.
-            unsafe { tables.overwrite(&entry, writable) };
+            unsafe { walker::overwrite(&mut tables, &entry, writable) };
         }
     }
 }

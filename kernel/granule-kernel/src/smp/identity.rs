@@ -65,7 +65,7 @@ pub(super) fn prepare(
     let (at, to) = (VirtualAddress(start), PhysicalAddress(start));
     let attributes = Attributes::normal(Permissions::READ_WRITE);
     tables.map(at, to, end - start, attributes, Leaves::PAGES)?;
-    let (leaves, sound) = tables.leaves();
+    let (leaves, sound) = walker::leaves(&tables);
     let pages = (end - start) / bytes;
     if leaves != 1 + pages || !sound {
         refuse::self_check_failed(format_args!(

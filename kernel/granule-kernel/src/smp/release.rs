@@ -5,6 +5,7 @@
 
 use super::inputs::BringUp;
 use crate::arch::cpu;
+use crate::mm::walker;
 use crate::trace::bring_up;
 use granule::arch::{Attributes, Permissions, PhysicalAddress, VirtualAddress};
 use granule::hw::cache;
@@ -36,5 +37,5 @@ pub(super) fn release(
     cache::clean_and_invalidate(address..address + size_of::<u64>() as u64);
     bring_up::command_left(release, size_of::<u64>() as u64);
     cpu::send_event();
-    machine.with_tables(|tables| tables.unmap(VirtualAddress(RELEASE_VADDR), page))
+    machine.with_tables(|tables| walker::unmap(tables, VirtualAddress(RELEASE_VADDR), page))
 }

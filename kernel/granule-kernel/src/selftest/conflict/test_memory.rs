@@ -10,7 +10,7 @@ use crate::mm::table_allocator::KernelTableAllocator;
 use crate::mm::walker::Opened;
 use granule::arch::bbm::BbmLevel;
 use granule::arch::{PhysicalAddress, VirtualAddress};
-use granule::table::{Leaves, PermissionChange, TableError};
+use granule::table::{Holes, Leaves, PermissionChange, TableError};
 use granule_kcore::frames::tables::Source;
 use granule_trace::recorder::Counters;
 
@@ -76,14 +76,15 @@ impl<'r> TestMemory<'r> {
         });
         let mut tables = kernel_tables::open_unlocked(counters, Flush::Now, allocator)?;
         // The kernel handles conflicts, as level 2 requires.
-        tables.set_bbm(BbmLevel::Level2);
+        // SAFETY: the test alone uses the memory.
+        unsafe { tables.set_bbm(BbmLevel::Level2) };
         Ok(tables)
     }
 
     /// Changes the page's permissions, which splits every larger leaf.
     pub(super) fn change(
         &self,
-        tables: &mut dyn Tree,
+        tables: &mut Tree<'_>,
         writable: bool,
         executable: bool,
     ) -> Result<(), TableError> {
@@ -93,7 +94,7 @@ impl<'r> TestMemory<'r> {
             ..PermissionChange::NONE
         };
         let page = self.page(0);
-        tables.protect(page, self.page_bytes(), change)
+        tables.protect(page, self.page_bytes(), change, Holes::Refuse)
     }
 
     /// Makes the change again and again, each time with another of its splits injected as a conflict. `work`
@@ -103,7 +104,7 @@ impl<'r> TestMemory<'r> {
         name: &str,
         own: Option<PhysicalAddress>,
         at_most: u64,
-        work: &mut dyn FnMut(&mut dyn Tree) -> Result<u64, TableError>,
+        work: &mut dyn FnMut(&mut Tree<'_>) -> Result<u64, TableError>,
     ) -> Result<(), TableError> {
         let counters = Counters::new();
         let mut tables = self.tables(own, &counters)?;
@@ -114,11 +115,11 @@ impl<'r> TestMemory<'r> {
             for number in 1.. {
                 if let Some(at) = before {
                     let start = VirtualAddress(self.start.0 + at + page);
-                    tables.protect(start, page, READ_ONLY)?;
+                    tables.protect(start, page, READ_ONLY, Holes::Refuse)?;
                 }
                 inject::arm(number);
                 let count = conflicts::count();
-                seen += work(&mut *tables)?;
+                seen += work(&mut tables)?;
                 let count = conflicts::count() - count;
                 assert!(
                     !inject::is_pending(),
@@ -131,7 +132,7 @@ impl<'r> TestMemory<'r> {
                     "{name}: {count} conflicts at split {number} (before: {before:?}), expected {fits:?}"
                 );
                 inject::disarm();
-                self.restore(&mut *tables)?;
+                self.restore(&mut tables)?;
                 assert_eq!(
                     tables.query(self.page(0)),
                     whole,
@@ -150,14 +151,14 @@ impl<'r> TestMemory<'r> {
     }
 
     /// Makes everything writable and merges it to the original sizes.
-    pub(super) fn restore(&self, tables: &mut dyn Tree) -> Result<(), TableError> {
+    pub(super) fn restore(&self, tables: &mut Tree<'_>) -> Result<(), TableError> {
         let bytes = 1 << SHIFT;
         let change = PermissionChange {
             writable: Some(true),
             privileged_execute: Some(false),
             ..PermissionChange::NONE
         };
-        tables.protect(self.start, bytes, change)?;
+        tables.protect(self.start, bytes, change, Holes::Refuse)?;
         tables.merge(self.start, bytes, Leaves::LARGEST)?;
         Ok(())
     }
