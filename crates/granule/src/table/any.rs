@@ -357,14 +357,14 @@ impl<E: TableEnvironment> AnyPageTables<E> {
         sized!(&mut self.0, tables => unsafe { tables.set_bbm(level) });
     }
 
-    /// [`PageTables::defer_tlbi`].
+    /// [`PageTables::set_deferred_tlbi`].
     ///
     /// # Safety
     ///
     /// As for that method.
-    pub unsafe fn defer_tlbi(&mut self) {
+    pub unsafe fn set_deferred_tlbi(&mut self, deferred: bool) {
         // SAFETY: the caller keeps the conditions.
-        sized!(&mut self.0, tables => unsafe { tables.defer_tlbi() });
+        sized!(&mut self.0, tables => unsafe { tables.set_deferred_tlbi(deferred) });
     }
 
     /// [`PageTables::destroy`].

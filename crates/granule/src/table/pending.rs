@@ -378,15 +378,15 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         self.defers_tlbi && !pending.tables
     }
 
-    /// Leaves the TLBIs for changes of leaves to the caller. Operations still end with DSB ISHST
-    /// and ISB, and they still invalidate if they unlinked a table, because they free it.
+    /// Leaves the TLBIs for changes of leaves to the caller from here on, or not. Operations still end with
+    /// DSB ISHST and ISB, and they still invalidate if they unlinked a table, because they free it.
     ///
     /// # Safety
     ///
-    /// The caller [invalidates](flush::invalidate) the range of a change before anything relies on
+    /// As long as they are left to it, the caller [invalidates](flush::invalidate) the range of a change before anything relies on
     /// the change.
-    pub const unsafe fn defer_tlbi(&mut self) {
-        self.defers_tlbi = true;
+    pub const unsafe fn set_deferred_tlbi(&mut self, deferred: bool) {
+        self.defers_tlbi = deferred;
     }
 
     /// Records that a table that translated `span` bytes was unlinked, and adds it to the chain of

@@ -91,7 +91,7 @@ macro_rules! calls {
         #[allow(unused_unsafe, reason = "one of the callers is in an unsafe block")]
         // SAFETY: no CPU walks the tables.
         unsafe {
-            tables.defer_tlbi();
+            tables.set_deferred_tlbi(true);
         }
         let what = Harvest::Accessed { invalidate: true };
         let mut found = Vec::new();

@@ -103,7 +103,7 @@ fn tlbis_that_are_left_to_the_caller_do_not_leave_out_those_of_a_break() {
     let (mut bench, start) = bench(RW);
     let last = VirtualAddress(start.0 + (39 << 12));
     // SAFETY: no CPU walks the tables.
-    unsafe { bench.tables.defer_tlbi() };
+    unsafe { bench.tables.set_deferred_tlbi(true) };
     let tables = &mut bench.tables;
     tables
         .modify(last, 0x1000, Holes::Refuse, |page| page.accessed = false)

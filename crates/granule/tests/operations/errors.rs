@@ -388,7 +388,7 @@ fn a_tree_keeps_its_settings_when_another_cannot_begin() {
             tables.set_bbm(BbmLevel::Level1);
             tables.set_asid(Some(3));
             if deferred {
-                tables.defer_tlbi();
+                tables.set_deferred_tlbi(true);
             }
         }
         let (error, tables) = tables.begin_another(other_size).err().unwrap();

@@ -82,13 +82,18 @@ impl<S: Source> Tables<S> {
             let _ = frames.free(frame, 0);
         });
     }
+
+    /// Gives back what was reserved and not allocated.
+    pub fn release_reserved(&mut self) {
+        let held = core::mem::take(&mut self.held);
+        if held > 0 {
+            self.source.with(|frames| frames.unreserve(held));
+        }
+    }
 }
 
 impl<S: Source> Drop for Tables<S> {
     fn drop(&mut self) {
-        let held = self.held;
-        if held > 0 {
-            self.source.with(|frames| frames.unreserve(held));
-        }
+        self.release_reserved();
     }
 }

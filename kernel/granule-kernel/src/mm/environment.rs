@@ -23,7 +23,7 @@ use granule_trace::recorder::{Counted, Counters, Traced};
 pub(crate) enum Flush {
     /// On all CPUs.
     Now,
-    /// On all CPUs, but not for leaves ([`PageTables::defer_tlbi`](granule::table::PageTables::defer_tlbi)).
+    /// On all CPUs, but not for leaves: see [`PageTables`](granule::table::PageTables::set_deferred_tlbi).
     /// The caller invalidates those ([`flush`](super::walker::flush)) before it relies on the
     /// change. `mm::kernel_tables` treats this as [`Now`](Self::Now) where large leaves may not be split live.
     Later,
@@ -122,6 +122,16 @@ impl<'a> KernelEnvironment<'a> {
     /// Where the TLB is invalidated.
     pub(super) const fn flush(&self) -> Flush {
         self.flush
+    }
+
+    pub(super) const fn set_flush(&mut self, flush: Flush) {
+        self.flush = flush;
+    }
+
+    /// Gives back pages that were reserved and not used.
+    pub(super) fn release_reserved(&mut self) {
+        let Hooked(bare) = self.inner.inner_mut().inner_mut();
+        bare.source.release_reserved();
     }
 
     /// The boot's arena, if the tables come from it: then all do, and always the same one.

@@ -1,8 +1,9 @@
 //! Every change of the kernel's live tables goes through this module.
 //!
-//! The constant facts ([`Kernel`]) are read without a lock. A change of entries takes [`STATE`]'s lock, opens
-//! the tables for as long as it holds the lock, and completes all its steps there. Only [`set_valid`] works
-//! without the lock, on pages that nothing else changes.
+//! The constant facts ([`Kernel`]) are read without a lock. A change of entries takes [`STATE`]'s lock and
+//! completes all its steps under it. The tables are opened once, by the first change, and stay in the lock: to
+//! open them takes as many instructions as to change a page. Only [`set_valid`] works without the lock, on
+//! pages that nothing else changes.
 //!
 //! Callers do not depend on the page size; [`walker`] resolves it.
 //!
@@ -51,15 +52,26 @@ pub(crate) struct TableState {
     pub(super) pools: ArrayVec<Range<u64>, MOST_POOLS>,
     /// Ranges whose TLBI was deferred (`_noflush`).
     pub(super) deferred: DeferredTlbi,
-    counters: Counters,
 }
 
-static STATE: Lock<TableState> = Lock::new(TableState {
-    candidates: MergeCandidates::new(),
-    pools: ArrayVec::new_const(),
-    deferred: DeferredTlbi::nowhere(),
-    counters: Counters::new(),
+/// The value under the lock.
+struct Locked {
+    state: TableState,
+    /// `None` before the first change.
+    tables: Option<Opened<'static>>,
+}
+
+static STATE: Lock<Locked> = Lock::new(Locked {
+    state: TableState {
+        candidates: MergeCandidates::new(),
+        pools: ArrayVec::new_const(),
+        deferred: DeferredTlbi::nowhere(),
+    },
+    tables: None,
 });
+
+/// Added to and read under the lock.
+static COUNTERS: Counters = Counters::new();
 
 /// The number of times that a change took the lock.
 static TAKEN: AtomicU64 = AtomicU64::new(0);
@@ -153,13 +165,11 @@ impl Kernel {
         let pages = || KernelTableAllocator::Pages(table_pages(self));
         let environment = self.environment(counters, allocator.unwrap_or_else(pages), flush);
         // SAFETY: the root is the tree in TTBR1 of all CPUs. The caller keeps every other change away. The level is
-        // the policy's for all CPUs, and `flush_deferred` makes the TLBIs that come later.
+        // the policy's for all CPUs, and the caller makes the TLBIs that come later.
         unsafe {
             let mut tables = walker::open(self.root, self.geometry, environment)?;
             tables.set_bbm(self.bbm);
-            if flush == Flush::Later {
-                tables.defer_tlbi();
-            }
+            tables.set_flush(flush);
             Ok(tables)
         }
     }
@@ -206,7 +216,7 @@ pub(crate) fn change<R>(
     } else {
         Flush::Now
     };
-    STATE.with(|state| run(kernel, state, flush, work))
+    STATE.with(|locked| run(kernel, locked, flush, work))
 }
 
 /// As [`change`], but only if the lock is free now.
@@ -214,9 +224,9 @@ pub(super) fn try_change<R>(
     work: impl FnOnce(&'static Kernel, &mut TableState, &mut Tree<'_>) -> R,
 ) -> Option<R> {
     let kernel = kernel()?;
-    STATE.try_with(|state| {
+    STATE.try_with(|locked| {
         TAKEN.fetch_add(1, Ordering::Relaxed);
-        run(kernel, state, Flush::Now, work)
+        run(kernel, locked, Flush::Now, work)
     })?
 }
 
@@ -225,7 +235,7 @@ pub(crate) fn look<R>(
     look: impl FnOnce(&'static Kernel, &mut TableState, &mut Tree<'_>) -> R,
 ) -> Option<R> {
     let kernel = kernel()?;
-    STATE.with(|state| run(kernel, state, Flush::Now, look))
+    STATE.with(|locked| run(kernel, locked, Flush::Now, look))
 }
 
 /// As [`look`], but only if the lock is free now.
@@ -233,24 +243,28 @@ pub(super) fn try_look<R>(
     look: impl FnOnce(&'static Kernel, &mut TableState, &mut Tree<'_>) -> R,
 ) -> Option<R> {
     let kernel = kernel()?;
-    STATE.try_with(|state| run(kernel, state, Flush::Now, look))?
+    STATE.try_with(|locked| run(kernel, locked, Flush::Now, look))?
 }
 
 fn run<R>(
     kernel: &'static Kernel,
-    state: &mut TableState,
+    locked: &mut Locked,
     flush: Flush,
     work: impl FnOnce(&'static Kernel, &mut TableState, &mut Tree<'_>) -> R,
 ) -> Option<R> {
-    let counters = Counters::new();
-    // SAFETY: only this function opens the tables, and it holds the lock. `set_valid` changes only entries
-    // that nothing else changes. This build has code for the geometry's page size, as the boot has used it.
-    let tables = unsafe { kernel.open(&counters, flush, None) };
-    let result = tables
-        .ok()
-        .map(|mut tables| work(kernel, state, &mut tables));
-    state.counters.add(counters.get());
-    result
+    let Locked { state, tables } = locked;
+    if tables.is_none() {
+        // SAFETY: only this function opens the tables, and they stay under the lock. `set_valid` changes only
+        // entries that nothing else changes. This build has code for the geometry's page size, as the boot has
+        // used it.
+        *tables = unsafe { kernel.open(&COUNTERS, Flush::Now, None) }.ok();
+    }
+    let tables = tables.as_mut()?;
+    // SAFETY: `flush_deferred` makes the TLBIs that come later.
+    unsafe { tables.set_flush(flush) };
+    let result = work(kernel, state, &mut *tables);
+    tables.release_reserved();
+    Some(result)
 }
 
 /// Makes pages valid or invalid without the lock and without allocating memory. Returns the operations that
@@ -360,8 +374,8 @@ pub(crate) fn hold<R>(work: impl FnOnce() -> R) -> R {
 // Not inlined: tests call it everywhere.
 #[inline(never)]
 pub(crate) fn counted() -> Taken {
-    STATE.with(|state| Taken {
-        counts: state.counters.get(),
+    STATE.with(|_| Taken {
+        counts: COUNTERS.get(),
         locks: TAKEN.load(Ordering::Relaxed),
     })
 }

@@ -73,6 +73,13 @@ unsafe impl TableSource for KernelTableAllocator<'_> {
 }
 
 impl KernelTableAllocator<'_> {
+    /// Gives back pages that were reserved and not used.
+    pub(super) fn release_reserved(&mut self) {
+        if let Self::Pages(pages) = self {
+            pages.release_reserved();
+        }
+    }
+
     /// The boot's arena, if the tables come from it.
     pub(super) const fn arena(&mut self) -> Option<&mut Arena<KernelPhysToVirt>> {
         match self {

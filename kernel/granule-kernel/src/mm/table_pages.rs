@@ -35,6 +35,11 @@ impl<'k> TablePages<'k> {
         self.inner.reserve(tables)
     }
 
+    /// See [`Tables::release_reserved`].
+    pub(super) fn release_reserved(&mut self) {
+        self.inner.release_reserved();
+    }
+
     /// See [`Tables::allocate_run`]. Where free pages are invalid, these are made valid first.
     pub(crate) fn allocate_run(&mut self, most: usize) -> Option<TableRun> {
         if self.inner.held() == 0 && refuses_allocation() {

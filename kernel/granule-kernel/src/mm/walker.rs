@@ -51,6 +51,24 @@ pub(crate) unsafe fn open(
     }))
 }
 
+impl Opened<'_> {
+    /// Sets where the next changes invalidate the TLB.
+    ///
+    /// # Safety
+    ///
+    /// With [`Flush::Later`] the caller makes the TLBIs: see [`AnyPageTables::set_deferred_tlbi`].
+    pub(super) unsafe fn set_flush(&mut self, flush: Flush) {
+        environment(self).set_flush(flush);
+        // SAFETY: the caller makes the TLBIs.
+        unsafe { self.set_deferred_tlbi(flush == Flush::Later) };
+    }
+
+    /// Gives back pages that were reserved and not used.
+    pub(super) fn release_reserved(&mut self) {
+        environment(self).release_reserved();
+    }
+}
+
 impl<'a> Deref for Opened<'a> {
     type Target = Tree<'a>;
 
