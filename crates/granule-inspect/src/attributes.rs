@@ -257,11 +257,8 @@ mod tests {
         let fields = [6, 7, 8, 9, 10, 11, 50, 51, 53, 54];
         for shape in stage1.chain(stage2) {
             let mut tree = Tree {
-                owner: Owner::Kernel,
-                root: PhysicalAddress(0),
-                shape,
                 memory_types: Some(Mair(0x4f02_f044_0c08_0400)),
-                origin: Origin::Guess,
+                ..Tree::new(Owner::Kernel, PhysicalAddress(0), shape, Origin::Guess)
             };
             let choices = (0..1_u64 << fields.len()).map(|choice| {
                 let set = (0..fields.len()).filter(|at| choice >> at & 1 != 0);

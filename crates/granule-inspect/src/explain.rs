@@ -30,6 +30,8 @@ pub enum End {
         first: u64,
         /// The last one.
         last: u64,
+        /// Whether they ignore a tag, if that is known.
+        tags: Option<bool>,
     },
     /// The table cannot be read, so the end is not known.
     Unreadable {
@@ -68,15 +70,48 @@ pub struct Explained {
     pub address: u64,
     pub steps: Vec<Step>,
     pub end: End,
+    /// The place of the output in stage 2, and the use of a tag, in words.
+    pub more: Vec<String>,
 }
 
 pub fn explain(tables: &Tables<'_>, tree: &Tree, address: u64) -> Explained {
     let mut steps = Vec::new();
-    let end = steps_to(tables, tree, address, &mut steps);
+    let untagged = tree.untagged(address);
+    let end = steps_to(tables, tree, untagged, &mut steps);
+    let mut more = Vec::new();
+    if let (Some(_), End::Output { output, .. } | End::AccessFlag { output, .. }) =
+        (tree.through, &end)
+    {
+        more.push(match tables.physical(*output) {
+            Ok(place) => format!("stage 2 translates {output} to {place}"),
+            Err(error) => error.to_string(),
+        });
+    }
+    if untagged != address && !steps.is_empty() {
+        let known = match tree.tags {
+            Some(_) => "by TCR.TBI",
+            None => "if TCR has TBI, which is not known",
+        };
+        more.push(format!(
+            "the tag {:#x} in bits 63:56 is ignored {known}",
+            address >> 56
+        ));
+    }
     Explained {
         address,
         steps,
         end,
+        more,
+    }
+}
+
+impl Explained {
+    /// The end in words, with all that belongs to it.
+    pub fn end_in_words(&self) -> String {
+        let more = self.more.iter().map(String::as_str);
+        let end = self.end.to_string();
+        let words: Vec<_> = std::iter::once(end.as_str()).chain(more).collect();
+        words.join("; ")
     }
 }
 
@@ -86,7 +121,8 @@ fn steps_to(tables: &Tables<'_>, tree: &Tree, address: u64, steps: &mut Vec<Step
     let Some(offset) = geometry.offset(VirtualAddress(address)) else {
         let first = geometry.base().0;
         let last = first.wrapping_add(geometry.span() - 1);
-        return End::Outside { first, last };
+        let tags = tree.tags;
+        return End::Outside { first, last, tags };
     };
     let mut level = geometry.start_level();
     let number = offset >> (size.level_shift(level) + size.entries().ilog2());
@@ -223,17 +259,24 @@ impl fmt::Display for Explained {
                 descriptor.0
             )?;
         }
-        writeln!(f, "  {}", self.end)
+        writeln!(f, "  {}", self.end_in_words())
     }
 }
 
 impl fmt::Display for End {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Outside { first, last } => write!(
-                f,
-                "outside: these tables translate {first:#x} to {last:#x}, without a tag in bits 63:56"
-            ),
+            Self::Outside { first, last, tags } => {
+                let tag = match tags {
+                    Some(true) => "with any tag in bits 63:56 (TCR.TBI)",
+                    Some(false) => "without a tag in bits 63:56 (TCR.TBI is 0)",
+                    None => "with a tag in bits 63:56 if TCR has TBI",
+                };
+                write!(
+                    f,
+                    "outside: these tables translate {first:#x} to {last:#x}, {tag}"
+                )
+            }
             Self::Unreadable { table, level } => {
                 write!(
                     f,

@@ -50,7 +50,7 @@ pub fn kernel(
         .iter()
         .filter_map(|cpu| cpu.get("pc").filter(|pc| pc >> 63 != 0))
         .collect();
-    let mut best: Option<(u64, Geometry, PhysicalAddress)> = None;
+    let mut best: Option<(Mapped, Geometry, PhysicalAddress)> = None;
     let left_of_all = Cell::new(MOST_TABLES_OF_ALL);
     for size in PageSize::ALL {
         let shapes: Vec<Geometry> = SHAPES
@@ -69,7 +69,7 @@ pub fn kernel(
                 let Some(mapped) = candidate.judge(root, page) else {
                     continue;
                 };
-                let better = best.is_none_or(|(most, ..)| mapped > most);
+                let better = best.is_none_or(|(most, ..)| mapped.bytes > most.bytes);
                 if better && pcs.iter().all(|&pc| candidate.maps(root, pc)) {
                     best = Some((mapped, geometry, root));
                 }
@@ -90,12 +90,10 @@ pub fn kernel(
         0 => "; the search ended early, after a million tables",
         _ => "",
     };
-    let tree = Tree {
-        owner: Owner::Kernel,
-        root,
-        shape: Shape::Stage1(geometry),
-        memory_types: None,
-        origin: Origin::Guess,
+    let tree = Tree::new(Owner::Kernel, root, Shape::Stage1(geometry), Origin::Guess);
+    let least = match mapped.whole {
+        true => "",
+        false => "at least ",
     };
     let unknown = match tree.knows_format() {
         true => "the size of output addresses (TCR.IPS) is not known",
@@ -103,10 +101,10 @@ pub fn kernel(
     };
     let why = format!(
         "guessed: the table at {root} looks like a kernel's root with {} pages and {} bits; it \
-         maps {} MiB of the memory{executes}{early}; {unknown}",
+         maps {least}{} MiB of the memory{executes}{early}; {unknown}",
         geometry.page_size(),
         geometry.va_bits(),
-        mapped >> 20
+        mapped.bytes >> 20
     );
     Some((tree, why))
 }
@@ -124,6 +122,14 @@ fn geometry(size: PageSize, bits: u32, lpa2: bool, highest: u64) -> Option<Geome
     Geometry::from_tcr(tcr, VaRange::Upper).ok().flatten()
 }
 
+/// The memory that a candidate maps.
+#[derive(Clone, Copy)]
+struct Mapped {
+    bytes: u64,
+    /// Whether all of its tables were looked at.
+    whole: bool,
+}
+
 struct Candidate<'a> {
     memory: &'a dyn Memory,
     ranges: &'a [Range<u64>],
@@ -132,8 +138,8 @@ struct Candidate<'a> {
 }
 
 impl Candidate<'_> {
-    /// Returns the bytes of memory that the tree below `root` maps, or `None` if it is not a tree.
-    fn judge(&self, root: PhysicalAddress, page: &[u8]) -> Option<u64> {
+    /// Returns how much memory the tree below `root` maps, or `None` if it is not a tree.
+    fn judge(&self, root: PhysicalAddress, page: &[u8]) -> Option<Mapped> {
         let level = self.geometry.start_level();
         let (entries, rest) = page.split_at_checked(8 * self.geometry.root_entries())?;
         // Nothing else lies in the page of a small root.
@@ -144,7 +150,11 @@ impl Candidate<'_> {
         self.each(entries, level, &mut |_, _| Some(()))?;
         let (mut mapped, mut left) = (0, MOST_TABLES);
         self.descend(entries, level, &[root], &mut mapped, &mut left)?;
-        (mapped > 0).then_some(mapped)
+        let whole = left > 0;
+        (mapped > 0).then_some(Mapped {
+            bytes: mapped,
+            whole,
+        })
     }
 
     /// Adds what the tables below `entries` map; `path` leads to them, so that no table is followed

@@ -1,6 +1,7 @@
 //! From a source to its memory and its trees. This file decides which source to trust: the user's
 //! options first, then registers, then Linux's VMCOREINFO, then a guess.
 
+use crate::running::{Described, Fit, kernel_pcs, running};
 use crate::source::{self, Memory, OpenError, Registers, Source};
 use crate::tree::{Origin, Shape, Tree};
 use crate::vmcoreinfo::{self, Vmcoreinfo};
@@ -146,6 +147,8 @@ pub fn open_telling(
     let symbols = options.symbols.as_deref().map(text).transpose()?;
     let (memory, facts) = source::open(source, options.base)?;
     let mut notes = facts.notes;
+    // Why there are no trees: the first that was missing is the cause.
+    let mut missing: Vec<String> = facts.missing.into_iter().collect();
     let mut done = 0_u64;
     let all = memory
         .searchable()
@@ -159,55 +162,87 @@ pub fn open_telling(
         progress(done, all);
     };
     let mut trees = Vec::new();
-    if let Some(given) = given {
-        let (found, said) = registers::trees(&[given], Origin::Options);
-        if let (true, Some(why)) = (found.is_empty(), said.first()) {
-            return Err(OpenError(why.clone()));
+    for (cpus, origin) in [
+        (given.as_slice(), Origin::Options),
+        (facts.cpus.as_slice(), Origin::Registers),
+    ] {
+        if trees.is_empty() && !cpus.is_empty() {
+            let (found, said) = registers::trees(cpus, origin);
+            if let (true, Origin::Options, Some(why)) = (found.is_empty(), origin, said.first()) {
+                return Err(OpenError(why.clone()));
+            }
+            if found.is_empty() {
+                missing.extend(said.iter().cloned());
+            }
+            trees = found;
+            notes.extend(said);
         }
-        trees = found;
-        notes.extend(said);
     }
     if trees.is_empty() {
-        let (found, said) = registers::trees(&facts.cpus, Origin::Registers);
-        trees = found;
-        notes.extend(said);
-    }
-    if trees.is_empty() {
-        let text = facts.vmcoreinfo.or_else(|| {
-            let (address, text) = vmcoreinfo::find(&*memory, &mut looked)?;
-            notes.push(format!("VMCOREINFO was found in the memory at {address}"));
-            Some(text)
-        });
-        if let Some(text) = text {
-            let highest = memory.ranges().last().map_or(0, |last| last.end);
-            match Vmcoreinfo(&text).kernel(highest) {
-                Ok(tree) => {
-                    match linux::processes(&*memory, &tree, Vmcoreinfo(&text), symbols.as_deref()) {
-                        Ok((processes, said)) => {
-                            trees = processes;
-                            notes.extend(said);
-                        }
-                        Err(why) => notes.push(format!("processes are not read: {why}")),
-                    }
-                    trees.insert(0, tree);
+        let pcs = kernel_pcs(&facts.cpus);
+        let highest = memory.ranges().last().map_or(0, |last| last.end);
+        let mut describe = |place, text: String| match Vmcoreinfo(&text).kernel(highest) {
+            Ok(tree) => Some(Described { place, text, tree }),
+            Err(why) => {
+                missing.push(why.clone());
+                notes.push(why);
+                None
+            }
+        };
+        let noted = facts.vmcoreinfo.and_then(|text| describe(None, text));
+        let mut kernels: Vec<_> = noted.iter().cloned().collect();
+        let refuted = |kernel: &Described| matches!(kernel.fit(&*memory, &pcs), Fit::Refuted(_));
+        if kernels.iter().all(refuted) {
+            for (place, text) in vmcoreinfo::find(&*memory, &mut looked) {
+                if kernels.iter().all(|other| other.text != text) {
+                    kernels.extend(describe(Some(place), text));
                 }
-                Err(why) => notes.push(why),
             }
         }
-    }
-    if trees.is_empty()
-        && let Some((tree, why)) = guess::kernel(&*memory, &facts.cpus, &mut looked)
-    {
-        trees.push(tree);
-        notes.push(why);
+        let (kernel, line) = running(&*memory, kernels, &pcs);
+        match (&line, kernel.as_ref().and_then(|kernel| kernel.place)) {
+            (Some(line), _) => notes.push(line.clone()),
+            (None, Some(place)) => {
+                notes.push(format!("VMCOREINFO was found in the memory at {place}"))
+            }
+            (None, None) => {}
+        }
+        missing.extend(line);
+        let mut guessed = None;
+        if kernel.is_none() {
+            guessed = guess::kernel(&*memory, &facts.cpus, &mut looked);
+        }
+        if let Some((tree, why)) = guessed {
+            trees.push(tree);
+            notes.push(why);
+        } else if let Some(Described { text, tree, .. }) = kernel.or_else(|| {
+            let noted = noted?;
+            notes.push(
+                "the kernel of the notes is shown all the same: nothing else was found".into(),
+            );
+            Some(noted)
+        }) {
+            match linux::processes(&*memory, &tree, Vmcoreinfo(&text), symbols.as_deref()) {
+                Ok((processes, said)) => {
+                    trees = processes;
+                    notes.extend(said);
+                }
+                Err(why) => notes.push(format!("processes are not read: {why}")),
+            }
+            trees.insert(0, tree);
+        }
     }
     if trees.is_empty() {
-        let why = notes
-            .last()
-            .map(|note| format!(" ({note})"))
-            .unwrap_or_default();
+        let why = missing.into_iter().next();
+        let why = why.unwrap_or_else(|| match memory.searchable().is_empty() {
+            true => "no register of a CPU has a root".into(),
+            false => {
+                "no register has a root, there is no VMCOREINFO, and no page looks like a root"
+                    .into()
+            }
+        });
         return Err(OpenError(format!(
-            "no page tables were found{why}; give TTBR1 or TTBR0, and TCR (--ttbr1, --ttbr0, --tcr)"
+            "no page tables were found ({why}); give TTBR1 or TTBR0, and TCR (--ttbr1, --ttbr0, --tcr)"
         )));
     }
     if let Some(mair) = options.mair {
@@ -225,187 +260,4 @@ pub fn open_telling(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use granule_testing::dumps::{elf_core, note};
-    use std::io::Write;
-
-    const LINUX: &[u8] =
-        b"OSRELEASE=6.1.0\nPAGESIZE=4096\nSYMBOL(swapper_pg_dir)=ffff800081000000\n\
-        NUMBER(VA_BITS)=48\nNUMBER(kimage_voffset)=0xffff800040000000\n";
-
-    fn opened(core: &[u8], options: &Options) -> Result<Opened, String> {
-        let mut file = tempfile::NamedTempFile::new().unwrap();
-        file.write_all(core).unwrap();
-        open(&Source::File(file.path().into()), options).map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn options_come_before_what_linux_says_and_that_before_a_guess() {
-        let core = elf_core(
-            &[(0x4000_0000, vec![0; 8192])],
-            &note("VMCOREINFO", 0, LINUX),
-        );
-        let found = opened(&core, &Options::default()).unwrap();
-        assert_eq!(found.trees[0].root.0, 0x4100_0000);
-        assert_eq!(found.trees[0].origin, Origin::Vmcoreinfo);
-        assert_eq!(found.trees[0].memory_types, None);
-        let unread = |note: &String| note.starts_with("processes are not read");
-        assert!(found.notes.iter().any(unread));
-
-        let mair = Options {
-            mair: Some(0xff),
-            ..Options::default()
-        };
-        let found = opened(&core, &mair).unwrap();
-        assert_eq!(found.trees[0].memory_types, Some(Mair(0xff)));
-
-        let options = Options {
-            ttbr1: Some(0x4000_1000),
-            tcr: Some(25 << 16 | 0b10 << 30 | 1 << 7),
-            ..Options::default()
-        };
-        let found = opened(&core, &options).unwrap();
-        assert_eq!((found.trees.len(), found.trees[0].root.0), (1, 0x4000_1000));
-        assert_eq!(found.trees[0].origin, Origin::Options);
-    }
-
-    #[test]
-    fn a_base_address_is_of_raw_images_alone() {
-        let core = elf_core(&[(0x4000_0000, vec![0; 8192])], &[]);
-        let options = Options {
-            base: Some(0x8000_0000),
-            ttbr1: Some(0x4000_1000),
-            tcr: Some(25 << 16 | 0b10 << 30 | 1 << 7),
-            ..Options::default()
-        };
-        let found = opened(&core, &options).unwrap();
-        assert_eq!(
-            found.memory.ranges().first(),
-            Some(&(0x4000_0000..0x4000_2000))
-        );
-        assert!(found.notes[0].contains("ignoring the base address"));
-        // Memory that begins with a program.
-        let mut program = core;
-        program[16] = 2;
-        let found = opened(&program, &options).unwrap();
-        assert_eq!(found.memory.ranges()[0].start, 0x8000_0000);
-        assert!(found.notes.is_empty(), "{:?}", found.notes);
-    }
-
-    #[test]
-    fn a_search_tells_how_far_it_is() {
-        let core = elf_core(&[(0x4000_0000, vec![0; 3 << 20])], &[]);
-        let mut file = tempfile::NamedTempFile::new().unwrap();
-        file.write_all(&core).unwrap();
-        let mut steps_seen = Vec::new();
-        let source = Source::File(file.path().into());
-        let found = open_telling(&source, &Options::default(), &mut |done, all| {
-            steps_seen.push((done, all));
-        });
-        assert!(found.is_err());
-        // Nothing is found, so everything is looked at.
-        let all = 4 * (3 << 20);
-        let steps = (1..=12).map(|step| (step << 20, all));
-        assert!(steps_seen.iter().copied().eq(steps), "{steps_seen:?}");
-    }
-
-    #[test]
-    fn options_of_each_exception_level() {
-        let core = elf_core(&[(0x4000_0000, vec![0; 8192])], &[]);
-        let both = Options {
-            ttbr0: Some(0x4000_0000),
-            ttbr1: Some(0x4000_1000),
-            tcr: Some(16 | 16 << 16 | 0b10 << 30),
-            ..Options::default()
-        };
-        let roots = |options: &Options| -> Vec<u64> {
-            let found = opened(&core, options).unwrap();
-            found.trees.iter().map(|tree| tree.root.0).collect()
-        };
-        assert_eq!(roots(&both), [0x4000_1000, 0x4000_0000]);
-        let vhe = Options {
-            el: Some(2),
-            vhe: true,
-            ..both.clone()
-        };
-        assert_eq!(roots(&vhe), [0x4000_1000, 0x4000_0000]);
-        for el in [2, 3] {
-            let one = Options {
-                el: Some(el),
-                ttbr1: None,
-                ..both.clone()
-            };
-            assert_eq!(roots(&one), [0x4000_0000]);
-        }
-        let guest = Options {
-            vttbr: Some(0x4000_0000),
-            vtcr: Some(24 | 1 << 6),
-            ..Options::default()
-        };
-        assert_eq!(roots(&guest), [0x4000_0000]);
-        for (mmfr1, by_privilege) in [(None, false), (Some(1 << 28), true)] {
-            let options = Options {
-                mmfr1,
-                ..guest.clone()
-            };
-            let found = opened(&core, &options).unwrap();
-            let Shape::Stage2(shape) = found.trees[0].shape else {
-                panic!("{:?}", found.trees);
-            };
-            assert_eq!(shape.shape().execute_by_privilege(), by_privilege);
-        }
-    }
-
-    #[test]
-    fn a_missing_register_is_reported_in_one_line() {
-        let core = elf_core(&[(0x4000_0000, vec![0; 8192])], &[]);
-        const ROOT: Option<u64> = Some(0x4000_0000);
-        type Case = (fn(&mut Options), &'static str);
-        let cases: [Case; 11] = [
-            (
-                |_| {},
-                "no page tables were found; give TTBR1 or TTBR0, and TCR (--ttbr1",
-            ),
-            (|it| it.ttbr0 = ROOT, "give TCR too (--tcr)"),
-            (|it| it.vttbr = ROOT, "give VTCR too"),
-            (|it| it.el = Some(0), "give 1, 2 or 3"),
-            // Options that would be ignored silently.
-            (|it| it.vhe = true, "VHE is of EL2: give --el 2"),
-            (
-                |it| (it.el, it.ttbr1, it.tcr) = (Some(2), ROOT, Some(25 << 16 | 0b10 << 30)),
-                "EL2 has no TTBR1: give --ttbr0, or --vhe",
-            ),
-            (
-                |it| (it.el, it.ttbr1, it.tcr) = (Some(3), ROOT, Some(25)),
-                "EL3 has no TTBR1: give --ttbr0",
-            ),
-            (
-                |it| it.tcr = Some(25),
-                "TCR alone names no root: give TTBR0 or TTBR1 too",
-            ),
-            (
-                |it| it.vtcr = Some(25),
-                "VTCR alone names no root: give VTTBR too",
-            ),
-            (
-                |it| (it.ttbr1, it.tcr) = (ROOT, Some(0)),
-                "TCR_EL1 of CPU 0 cannot be used: TCR.TG1 is 0x0",
-            ),
-            (
-                |it| (it.ttbr1, it.tcr) = (ROOT, Some(25 << 16 | 0b10 << 30 | 1 << 23 | 1 << 7)),
-                "TTBR1_EL1 is not read: TCR_EL1 is 0x80990080, and with its EPD1 no CPU walks \
-                 there; to read it all the same give the TCR 0x80190080",
-            ),
-        ];
-        for (set, words) in cases {
-            let mut options = Options::default();
-            set(&mut options);
-            let error = opened(&core, &options).err().unwrap();
-            assert!(
-                error.contains(words) && error.lines().count() == 1,
-                "{error}"
-            );
-        }
-    }
-}
+mod tests;

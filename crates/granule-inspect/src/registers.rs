@@ -1,11 +1,10 @@
 //! Trees of page tables out of the values of system registers. This file reads no memory.
 
 use crate::source::Registers;
-use crate::tree::{Origin, Owner, Shape, Tree};
+use crate::tree::{Origin, Owner, Shape, Through, Tree};
 use granule::arch::registers::{Mair, Tcr, TcrSingle};
 use granule::arch::{
-    CpuFeatures, Geometry, GeometryError, PhysicalAddress, Regime, Sctlr, Stage2Geometry, VaRange,
-    Vtcr,
+    CpuFeatures, Geometry, GeometryError, Regime, Sctlr, Stage2Geometry, VaRange, Vtcr,
 };
 
 /// HCR_EL2.E2H: EL2 runs an operating system's kernel (FEAT_VHE).
@@ -16,6 +15,9 @@ pub(crate) const TGE: u64 = 1 << 27;
 /// TCR.HPD0 and HPD1, and HPD of EL2 and EL3 with one half (FEAT_HPDS).
 const HPD: [u64; 2] = [1 << 41, 1 << 42];
 const HPD_SINGLE: u64 = 1 << 24;
+/// TCR.TBI0 and TBI1, and TBI of EL2 and EL3 with one half: bits 63:56 of an address are a tag.
+const TBI: [u64; 2] = [1 << 37, 1 << 38];
+const TBI_SINGLE: u64 = 1 << 20;
 /// TCR2.D128: descriptors have 128 bits (FEAT_D128).
 const D128: u64 = 1 << 5;
 /// Fields of TCR2 that change what attributes mean, and what they do to the words here.
@@ -46,6 +48,7 @@ pub fn trees(cpus: &[Registers], origin: Origin) -> (Vec<Tree>, Vec<String>) {
         origin,
         trees: Vec::new(),
         notes: Vec::new(),
+        unused: None,
     };
     // A kernel may hide its tables from programs (Linux's page-table isolation): in EL0 TTBR1 has then little
     // more than the way into the kernel. So a CPU in the kernel comes first.
@@ -53,6 +56,11 @@ pub fn trees(cpus: &[Registers], origin: Origin) -> (Vec<Tree>, Vec<String>) {
     order.sort_by_key(|(_, cpu)| place(cpu));
     for &(number, cpu) in &order {
         found.cpu(number, cpu);
+    }
+    found.name_owners();
+    if found.trees.is_empty() {
+        let why = found.unused.take().or_else(|| mmu_off(cpus));
+        why.into_iter().for_each(|why| found.say(why));
     }
     let has_kernel = found.trees.iter().any(|tree| tree.owner == Owner::Kernel);
     if has_kernel && cpus.iter().all(|cpu| place(cpu) != CpuPlace::Kernel) {
@@ -65,43 +73,96 @@ pub fn trees(cpus: &[Registers], origin: Origin) -> (Vec<Tree>, Vec<String>) {
     (found.trees, found.notes)
 }
 
+/// The line for CPUs whose MMU is off at every exception level of which SCTLR is known.
+fn mmu_off(cpus: &[Registers]) -> Option<String> {
+    let names = ["sctlr_el1", "sctlr_el2", "sctlr_el3"];
+    let known = || {
+        cpus.iter()
+            .flat_map(|cpu| names.iter().filter_map(|name| cpu.get(name)))
+    };
+    let off = known().next().is_some() && known().all(|sctlr| sctlr & Sctlr::M == 0);
+    off.then(|| {
+        "the MMU is off on every CPU, as after a reset: SCTLR.M is 0 at each exception level".into()
+    })
+}
+
 struct Found {
     origin: Origin,
     trees: Vec<Tree>,
     notes: Vec<String>,
+    /// A half that no CPU walks, though its MMU is on.
+    unused: Option<String>,
 }
 
 impl Found {
     fn cpu(&mut self, number: usize, cpu: &Registers) {
         let hcr = cpu.get("hcr_el2").unwrap_or(0);
         let on = |name| cpu.get(name).is_none_or(|sctlr| sctlr & Sctlr::M != 0);
-        let guest = hcr & Stage2Geometry::HCR_VM != 0;
-        if guest {
-            self.stage2(number, cpu, hcr);
-        }
+        let stage2 = (hcr & Stage2Geometry::HCR_VM != 0).then(|| self.stage2(cpu, hcr));
         if on("sctlr_el1") && hcr & TGE == 0 {
-            if guest && cpu.get("ttbr1_el1").is_some() {
-                self.say(format!(
-                    "CPU {number} runs a guest: the guest's own tables lie at intermediate physical addresses and are not read"
-                ));
-            } else {
-                self.both_halves(number, cpu, 1);
+            // With VHE the host is at EL2, so EL1 is a guest's. Without, it may be a host's under a hypervisor.
+            let kernel = match &stage2 {
+                Some(_) if hcr & E2H != 0 => Owner::GuestKernel(number),
+                _ => Owner::Kernel,
+            };
+            match &stage2 {
+                Some(Err(error)) if cpu.get("ttbr1_el1").is_some() => self.say(format!(
+                    "the tables of EL1 of CPU {number} are not read: they lie at intermediate physical \
+                     addresses, and VTCR_EL2 cannot be used: {error}"
+                )),
+                Some(Err(_)) => {}
+                Some(Ok(through)) => self.both_halves(number, cpu, 1, kernel, Some(*through)),
+                None => self.both_halves(number, cpu, 1, kernel, None),
             }
+        }
+        match stage2 {
+            Some(Ok(Through { root, shape })) => {
+                self.push(Tree::new(
+                    Owner::Guest(number),
+                    root,
+                    Shape::Stage2(shape),
+                    self.origin,
+                ));
+            }
+            Some(Err(error)) => self.say(format!("stage 2 of CPU {number} is not read: {error}")),
+            None => {}
         }
         if on("sctlr_el2") {
             if hcr & E2H != 0 {
-                self.both_halves(number, cpu, 2);
+                self.both_halves(number, cpu, 2, Owner::Kernel, None);
             } else {
-                self.one_half(number, cpu, 2, Regime::El2);
+                self.one_half(number, cpu, 2, Regime::El2, Owner::Hypervisor);
             }
         }
         if on("sctlr_el3") {
-            self.one_half(number, cpu, 3, Regime::El3);
+            self.one_half(number, cpu, 3, Regime::El3, Owner::Firmware);
+        }
+    }
+
+    /// A CPU under a hypervisor has the tree of EL2 beside that of its kernel, and firmware that of EL3. Where only
+    /// one of them is on, a kernel runs there.
+    fn name_owners(&mut self) {
+        for alone in [Owner::Hypervisor, Owner::Firmware] {
+            if self
+                .trees
+                .iter()
+                .all(|tree| matches!(tree.owner, Owner::Hypervisor | Owner::Firmware))
+            {
+                let alone = self.trees.iter_mut().filter(|tree| tree.owner == alone);
+                alone.for_each(|tree| tree.owner = Owner::Kernel);
+            }
         }
     }
 
     /// EL1&0, or EL2&0 under VHE.
-    fn both_halves(&mut self, number: usize, cpu: &Registers, el: u8) {
+    fn both_halves(
+        &mut self,
+        number: usize,
+        cpu: &Registers,
+        el: u8,
+        kernel: Owner,
+        through: Option<Through>,
+    ) {
         let register = |name: &str| cpu.get(&format!("{name}_el{el}"));
         let Some(tcr) = register("tcr") else { return };
         let mair = register("mair");
@@ -117,7 +178,7 @@ impl Found {
             self.say(format!("TCR2_EL{el} has {what}"));
         }
         let halves = [
-            ("ttbr1", VaRange::Upper, Owner::Kernel, "EPD1", Tcr::EPD1),
+            ("ttbr1", VaRange::Upper, kernel, "EPD1", Tcr::EPD1),
             (
                 "ttbr0",
                 VaRange::Lower,
@@ -130,10 +191,15 @@ impl Found {
             let Some(ttbr) = register(name) else { continue };
             match Geometry::from_tcr(Tcr(tcr), half) {
                 Ok(Some(shape)) => {
-                    let hpd = HPD[usize::from(half == VaRange::Upper)];
-                    self.hierarchical(&format!("TCR_EL{el}"), tcr & hpd != 0);
+                    let upper = usize::from(half == VaRange::Upper);
+                    self.hierarchical(&format!("TCR_EL{el}"), tcr & HPD[upper] != 0);
                     let root = shape.root_in(ttbr);
-                    self.push(owner, root, Shape::Stage1(shape), mair);
+                    self.push(Tree {
+                        memory_types: mair.map(Mair),
+                        tags: Some(tcr & TBI[upper] != 0),
+                        through,
+                        ..Tree::new(owner, root, Shape::Stage1(shape), self.origin)
+                    });
                 }
                 // A CPU may well leave a half unused, but a root that the user names should be read.
                 Ok(None) if self.origin == Origin::Options => self.say(format!(
@@ -142,14 +208,19 @@ impl Found {
                     name.to_uppercase(),
                     tcr & !bit,
                 )),
-                Ok(None) => {}
+                Ok(None) => {
+                    let line = format!(
+                        "TCR_EL{el} of CPU {number} has {epd}, with which no CPU walks {name}"
+                    );
+                    self.unused.get_or_insert(line);
+                }
                 Err(error) => self.refuse(number, &format!("TCR_EL{el}"), error),
             }
         }
     }
 
     /// EL2 without VHE, or EL3.
-    fn one_half(&mut self, number: usize, cpu: &Registers, el: u8, regime: Regime) {
+    fn one_half(&mut self, number: usize, cpu: &Registers, el: u8, regime: Regime, owner: Owner) {
         let register = |name: &str| cpu.get(&format!("{name}_el{el}"));
         let (Some(tcr), Some(ttbr)) = (register("tcr"), register("ttbr0")) else {
             return;
@@ -158,15 +229,20 @@ impl Found {
             Ok(shape) => {
                 self.hierarchical(&format!("TCR_EL{el}"), tcr & HPD_SINGLE != 0);
                 let root = shape.root_in(ttbr);
-                self.push(Owner::Kernel, root, Shape::Stage1(shape), register("mair"));
+                self.push(Tree {
+                    memory_types: register("mair").map(Mair),
+                    tags: Some(tcr & TBI_SINGLE != 0),
+                    ..Tree::new(owner, root, Shape::Stage1(shape), self.origin)
+                });
             }
             Err(error) => self.refuse(number, &format!("TCR_EL{el}"), error),
         }
     }
 
-    fn stage2(&mut self, number: usize, cpu: &Registers, hcr: u64) {
+    /// The tables of stage 2. An error is one line: why they cannot be read.
+    fn stage2(&self, cpu: &Registers, hcr: u64) -> Result<Through, String> {
         let (Some(vtcr), Some(vttbr)) = (cpu.get("vtcr_el2"), cpu.get("vttbr_el2")) else {
-            return;
+            return Err("VTCR_EL2 or VTTBR_EL2 is not known".into());
         };
         let id = |name| cpu.get(name).unwrap_or(0);
         let features = CpuFeatures {
@@ -175,27 +251,20 @@ impl Found {
             mmfr2: id("id_aa64mmfr2_el1"),
             ..CpuFeatures::NONE
         };
-        match Stage2Geometry::from_vtcr(Vtcr(vtcr), hcr, &features) {
-            Ok(shape) => {
-                let root = shape.shape().root_in(vttbr);
-                self.push(Owner::Guest(number), root, Shape::Stage2(shape), None);
-            }
-            Err(error) => self.refuse(number, "VTCR_EL2", error),
-        }
+        let shape = Stage2Geometry::from_vtcr(Vtcr(vtcr), hcr, &features);
+        let shape = shape.map_err(|error| error.to_string())?;
+        let root = shape.shape().root_in(vttbr);
+        Ok(Through { root, shape })
     }
 
-    fn push(&mut self, owner: Owner, root: PhysicalAddress, shape: Shape, mair: Option<u64>) {
-        let tree = Tree {
-            owner,
-            root,
-            shape,
-            memory_types: mair.map(Mair),
-            origin: self.origin,
-        };
+    fn push(&mut self, tree: Tree) {
         let is_there = |other: &Tree| {
             let same_owner =
                 std::mem::discriminant(&other.owner) == std::mem::discriminant(&tree.owner);
-            same_owner && other.root == tree.root && same_shape(&other.shape, &tree.shape)
+            same_owner
+                && other.root == tree.root
+                && other.through == tree.through
+                && other.shape == tree.shape
         };
         if !self.trees.iter().any(is_there) {
             self.trees.push(tree);
@@ -257,207 +326,5 @@ fn place(cpu: &Registers) -> CpuPlace {
     }
 }
 
-fn same_shape(one: &Shape, other: &Shape) -> bool {
-    match (one, other) {
-        (Shape::Stage1(one), Shape::Stage1(other)) => one == other,
-        (Shape::Stage2(one), Shape::Stage2(other)) => one == other,
-        _ => false,
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn cpu(registers: &[(&str, u64)]) -> Registers {
-        let mut cpu = Registers::default();
-        for (name, value) in registers {
-            cpu.set(name, *value);
-        }
-        cpu
-    }
-
-    /// 4K pages, 48 bits both halves, 40 bits of output.
-    const TCR: u64 = 16 | 16 << 16 | 0b10 << 30 | 0b010 << 32;
-
-    fn kernel(ttbr0: u64) -> Registers {
-        cpu(&[
-            ("SCTLR_EL1", 1),
-            ("ttbr0_el1", ttbr0),
-            ("ttbr1_el1", 0x4123_4000 | 7 << 48 | 1),
-            ("tcr_el1", TCR),
-            ("mair_el1", 0xff),
-            ("sctlr_el2", 0),
-            ("ttbr0_el2", 0x999),
-            ("tcr_el2", 16),
-        ])
-    }
-
-    /// Checks the owners and the roots of trees.
-    #[track_caller]
-    fn are(trees: &[Tree], expected: &[(&str, u64)]) {
-        let found: Vec<_> = trees
-            .iter()
-            .map(|tree| (tree.owner.to_string(), tree.root.0))
-            .collect();
-        let expected = expected
-            .iter()
-            .map(|(name, root)| (name.to_string(), *root));
-        assert_eq!(found, expected.collect::<Vec<_>>());
-    }
-
-    #[test]
-    fn a_kernel_at_el1_on_several_cpus() {
-        let cpus = [kernel(0x5000), kernel(0x5000), kernel(0x6000)];
-        let (trees, notes) = trees(&cpus, Origin::Registers);
-        let expected = [
-            ("kernel", 0x4123_4000),
-            ("user half of CPU 0", 0x5000),
-            ("user half of CPU 2", 0x6000),
-        ];
-        are(&trees, &expected);
-        assert!(notes.is_empty() && trees[0].memory_types == Some(Mair(0xff)));
-        let Shape::Stage1(shape) = trees[0].shape else {
-            panic!("{:?}", trees[0]);
-        };
-        assert_eq!((shape.va_bits(), shape.pa_bits()), (48, 40));
-    }
-
-    #[test]
-    fn a_kernel_that_hides_from_programs_is_read_by_a_cpu_that_is_in_it() {
-        let mut program = kernel(0x5000);
-        program.set("ttbr1_el1", 0x9000);
-        program.set("cpsr", 0x8000_0000);
-        let mut inside = kernel(0x6000);
-        inside.set("cpsr", 0x3c5);
-        let expected = [
-            ("kernel", 0x4123_4000),
-            ("user half of CPU 1", 0x6000),
-            ("kernel", 0x9000),
-            ("user half of CPU 0", 0x5000),
-        ];
-        let (found, notes) = trees(&[program.clone(), inside.clone()], Origin::Registers);
-        are(&found, &expected);
-        assert!(notes.is_empty(), "{notes:?}");
-        let (found, notes) = trees(&[program.clone(), program.clone()], Origin::Registers);
-        assert_eq!(found[0].root.0, 0x9000);
-        assert!(
-            notes.len() == 1 && notes[0].starts_with("every CPU runs a program"),
-            "{notes:?}"
-        );
-        // A CPU that has just left a program is in the kernel's vectors, with the tables of the program.
-        let mut entering = program.clone();
-        for (name, value) in [
-            ("cpsr", 0x3c5),
-            ("vbar_el1", 0xffff_ffff_ff3f_3800),
-            ("pc", 0xffff_ffff_ff3f_3c80),
-        ] {
-            entering.set(name, value);
-        }
-        let (found, notes) = trees(&[entering.clone(), inside], Origin::Registers);
-        assert_eq!(found[0].root.0, 0x4123_4000);
-        assert!(notes.is_empty(), "{notes:?}");
-        let (found, notes) = trees(&[program, entering.clone()], Origin::Registers);
-        assert_eq!((found[0].root.0, notes.len()), (0x9000, 1), "{notes:?}");
-        entering.set("pc", 0xffff_8000_8001_0000);
-        assert!(trees(&[entering], Origin::Registers).1.is_empty());
-        // A dump has a CPU's state without its tables.
-        let mut state = Registers::default();
-        state.set("cpsr", 0);
-        assert!(trees(&[state], Origin::Registers).1.is_empty());
-    }
-
-    #[test]
-    fn register_fields_that_change_the_meaning_of_descriptors_are_reported() {
-        let with = |name: &str, value: u64| {
-            let mut cpu = kernel(0x5000);
-            cpu.set(name, value);
-            let (found, notes) = trees(&[cpu.clone(), cpu], Origin::Registers);
-            (found.len(), notes.join("; "))
-        };
-        let (found, notes) = with("tcr2_el1", 0b11110);
-        assert_eq!(
-            (found, notes.matches("TCR2_EL1 has ").count()),
-            (2, 4),
-            "{notes}"
-        );
-        let (found, notes) = with("tcr2_el1", 0b10);
-        assert!(
-            found == 2 && notes.starts_with("TCR2_EL1 has PIE: "),
-            "{notes}"
-        );
-        // HPD0 is for the lower half, which EPD0 (bit 7) switches off.
-        for (bits, halves) in [
-            (1 << 41, 1),
-            (1 << 42, 1),
-            (1 << 41 | 1 << 7, 0),
-            (1 << 43, 0),
-        ] {
-            let (_, notes) = with("tcr_el1", TCR | bits);
-            assert_eq!(
-                notes.matches("has HPD").count(),
-                halves,
-                "{bits:#x}: {notes}"
-            );
-        }
-        // Descriptors of 16 bytes read as two of 8 would be nonsense.
-        let (found, notes) = with("tcr2_el1", 1 << 5);
-        assert!(found == 0 && notes.contains("has D128"), "{notes}");
-    }
-
-    #[test]
-    fn a_kernel_at_el2_with_vhe_has_no_trees_at_el1() {
-        let mut host = kernel(0x5000);
-        for (name, value) in [
-            ("hcr_el2", E2H | TGE),
-            ("sctlr_el2", 1),
-            ("tcr_el2", TCR),
-            ("ttbr0_el2", 0x7000),
-            ("ttbr1_el2", 0x8000),
-        ] {
-            host.set(name, value);
-        }
-        let (trees, _) = trees(&[host], Origin::Registers);
-        let expected = [("kernel", 0x8000), ("user half of CPU 0", 0x7000)];
-        are(&trees, &expected);
-        assert_eq!(trees[0].memory_types, None);
-    }
-
-    #[test]
-    fn a_hypervisor_its_guest_and_firmware() {
-        let mut host = kernel(0x5000);
-        for (name, value) in [
-            ("hcr_el2", 1),
-            ("vtcr_el2", 1 << 31 | 24 | 1 << 6 | 0b010 << 16),
-            ("vttbr_el2", 0x4444_0000 | 3 << 48),
-            ("sctlr_el2", 1),
-            ("tcr_el2", 16 | 0b010 << 16),
-            ("ttbr0_el2", 0x9000),
-            ("sctlr_el3", 1),
-            ("tcr_el3", 32),
-            ("ttbr0_el3", 0xa000),
-        ] {
-            host.set(name, value);
-        }
-        let (trees, notes) = trees(&[host], Origin::Registers);
-        let expected = [
-            ("guest of CPU 0", 0x4444_0000),
-            ("kernel", 0x9000),
-            ("kernel", 0xa000),
-        ];
-        are(&trees, &expected);
-        assert!(notes[0].contains("intermediate"), "{notes:?}");
-    }
-
-    #[test]
-    fn a_reserved_field_is_reported_and_the_rest_is_read() {
-        let mut cpu = kernel(0x5000);
-        cpu.set("tcr_el1", TCR & !(0b11 << 30));
-        let (trees, notes) = trees(&[cpu], Origin::Options);
-        assert_eq!(trees.len(), 1);
-        assert_eq!(
-            notes,
-            ["TCR_EL1 of CPU 0 cannot be used: TCR.TG1 is 0x0, with which no walk is defined"]
-        );
-    }
-}
+mod tests;

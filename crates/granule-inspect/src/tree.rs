@@ -17,6 +17,17 @@ pub struct Tree {
     pub memory_types: Option<Mair>,
     /// The source of the root's address and the tree's shape.
     pub origin: Origin,
+    /// Whether bits 63:56 of an address are a tag (TCR.TBI), if that is known.
+    pub tags: Option<bool>,
+    /// The stage 2 through which its tables and outputs are: both are then intermediate addresses.
+    pub through: Option<Through>,
+}
+
+/// The tables of stage 2 below those of stage 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Through {
+    pub root: PhysicalAddress,
+    pub shape: Stage2Geometry,
 }
 
 /// Whose tables they are.
@@ -32,14 +43,44 @@ pub enum Owner {
     },
     /// A guest: VTTBR_EL2 of the CPU with that number.
     Guest(usize),
+    /// The kernel of the guest that runs on the CPU with that number.
+    GuestKernel(usize),
+    /// EL2 beside a kernel at EL1.
+    Hypervisor,
+    /// EL3 beside a kernel below.
+    Firmware,
 }
 
 impl Tree {
+    /// A tree of physical addresses of which nothing more is known.
+    pub const fn new(owner: Owner, root: PhysicalAddress, shape: Shape, origin: Origin) -> Self {
+        Self {
+            owner,
+            root,
+            shape,
+            memory_types: None,
+            origin,
+            tags: None,
+            through: None,
+        }
+    }
+
     /// The shape of the address space, for code that both stages share.
     pub const fn geometry(&self) -> &Geometry {
         match &self.shape {
             Shape::Stage1(geometry) => geometry,
             Shape::Stage2(geometry) => geometry.shape(),
+        }
+    }
+
+    /// The address without a tag in bits 63:56, unless TCR gives that no meaning.
+    pub fn untagged(&self, address: u64) -> u64 {
+        match (self.tags, &self.shape) {
+            // Bit 55 selects the half.
+            (None | Some(true), Shape::Stage1(_)) => {
+                (address << 8).cast_signed().wrapping_shr(8).cast_unsigned()
+            }
+            _ => address,
         }
     }
 
@@ -66,7 +107,7 @@ impl Tree {
 }
 
 /// The shape of a tree, by stage.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     Stage1(Geometry),
     Stage2(Stage2Geometry),
@@ -93,6 +134,9 @@ impl fmt::Display for Owner {
             Self::User(cpu) => write!(f, "user half of CPU {cpu}"),
             Self::Process { pid, name } => write!(f, "process {pid} ({name})"),
             Self::Guest(cpu) => write!(f, "guest of CPU {cpu}"),
+            Self::GuestKernel(cpu) => write!(f, "kernel of the guest of CPU {cpu}"),
+            Self::Hypervisor => f.write_str("hypervisor"),
+            Self::Firmware => f.write_str("firmware"),
         }
     }
 }

@@ -13,6 +13,9 @@ const FIRST: &[u8] = b"OSRELEASE=";
 /// The most bytes of the text in a kernel's memory: a page.
 const MOST: usize = PageSize::MAX.bytes() as usize;
 
+/// The most texts that a search finds, after which it ends: each kernel that ran since the memory was cleared left one.
+pub(crate) const MOST_TEXTS: usize = 64;
+
 /// The text, line by line `KEY=VALUE`.
 #[derive(Clone, Copy, Debug)]
 pub struct Vmcoreinfo<'a>(pub &'a str);
@@ -89,13 +92,12 @@ impl<'a> Vmcoreinfo<'a> {
                 "VMCOREINFO puts {swapper} at {symbol:#x}, physical {root:#x}, which is not a table"
             ));
         }
-        Ok(Tree {
-            owner: Owner::Kernel,
-            root: PhysicalAddress(root),
-            shape: Shape::Stage1(shape),
-            memory_types: None,
-            origin: Origin::Vmcoreinfo,
-        })
+        Ok(Tree::new(
+            Owner::Kernel,
+            PhysicalAddress(root),
+            Shape::Stage1(shape),
+            Origin::Vmcoreinfo,
+        ))
     }
 }
 
@@ -129,14 +131,11 @@ fn shape(
     }
 }
 
-/// The text in the memory of a running kernel, and its address: for dumps that do not have it in
-/// their own notes. It is the first page that begins as the text does and names a tree. `progress` is called
-/// with the bytes that were looked at since.
-pub fn find(
-    memory: &dyn Memory,
-    progress: &mut dyn FnMut(u64),
-) -> Option<(PhysicalAddress, String)> {
-    let mut found = None;
+/// The texts in the memory, each once with the address of its first copy: for dumps that do not have one in their
+/// own notes. The kernel before one that was started by kexec may have left its own. `progress` is called with the
+/// bytes that were looked at since.
+pub fn find(memory: &dyn Memory, progress: &mut dyn FnMut(u64)) -> Vec<(PhysicalAddress, String)> {
+    let mut found: Vec<(PhysicalAddress, String)> = Vec::new();
     scan::pages(memory, PageSize::MIN, progress, &mut |address, page| {
         if page.starts_with(FIRST) {
             let mut text = vec![0; MOST];
@@ -146,12 +145,15 @@ pub fn find(
             }
             let text = text.split(|&byte| byte == 0).next().unwrap_or_default();
             let text = String::from_utf8_lossy(text).into_owned();
-            if Vmcoreinfo(&text).kernel(0).is_ok() {
-                found = Some((address, text));
-                return ControlFlow::Break(());
+            if Vmcoreinfo(&text).kernel(0).is_ok() && found.iter().all(|(_, other)| *other != text)
+            {
+                found.push((address, text));
             }
         }
-        ControlFlow::Continue(())
+        match found.len() {
+            MOST_TEXTS => ControlFlow::Break(()),
+            _ => ControlFlow::Continue(()),
+        }
     });
     found
 }
@@ -235,7 +237,7 @@ mod tests {
         memory[0x3100..0x3100 + DEBIAN.len()].copy_from_slice(DEBIAN.as_bytes());
         memory[0x5000..0x5000 + DEBIAN.len()].copy_from_slice(DEBIAN.as_bytes());
         let (memory, _) = raw::open(memory, 0x4000_0000);
-        let (address, text) = find(&*memory, &mut |_| {}).unwrap();
-        assert_eq!((address.0, text.as_str()), (0x4000_5000, DEBIAN));
+        let found = find(&*memory, &mut |_| {});
+        assert_eq!(found, [(PhysicalAddress(0x4000_5000), DEBIAN.into())]);
     }
 }

@@ -4,7 +4,8 @@
 //! visits as events and keeps nothing but the addresses of tables, so its memory does not grow with
 //! the leaves. Other modules interpret the events.
 
-use crate::source::Memory;
+use crate::nested::Below;
+use crate::source::{Memory, ReadError};
 use crate::tree::{Shape, Tree};
 use granule::arch::{
     Descriptor, Geometry, IntermediateAddress, Kind, Level, PhysicalAddress, Regime, VirtualAddress,
@@ -38,7 +39,7 @@ impl Tree {
 /// The tables of one tree, read whole.
 #[expect(missing_debug_implementations, reason = "the memory has none")]
 pub struct Tables<'m> {
-    memory: &'m dyn Memory,
+    memory: Below<'m>,
     root: PhysicalAddress,
     entries: usize,
     root_entries: usize,
@@ -59,7 +60,7 @@ impl<'m> Tables<'m> {
     pub fn new(memory: &'m dyn Memory, tree: &Tree) -> Self {
         let entries = tree.geometry().page_size().entries();
         Self {
-            memory,
+            memory: Below::new(memory, tree.through),
             root: tree.root,
             entries,
             root_entries: tree.geometry().root_entries().min(entries),
@@ -93,6 +94,11 @@ impl<'m> Tables<'m> {
             self.fetch(&mut kept, table)?;
         }
         kept.tables.first().map(|(_, words)| with(words))
+    }
+
+    /// Where an output of the tree is: the place that stage 2 gives it, if the tree is below one.
+    pub fn physical(&self, output: PhysicalAddress) -> Result<PhysicalAddress, ReadError> {
+        Ok(self.memory.physical(output)?.0)
     }
 
     /// Why `table` cannot be read, if it could not be read last.
@@ -215,7 +221,10 @@ impl fmt::Display for LeftOut {
         match why {
             Why::Unreadable(why) => write!(f, "cannot be read ({why})"),
             Why::Loop => f.write_str("is one of those that lead to it"),
-            Why::Limit => f.write_str("is one of too many"),
+            Why::Limit => write!(
+                f,
+                "is beyond the most tables of a tree that are read, {MOST_TABLES}, or of those that come again"
+            ),
         }
     }
 }

@@ -93,7 +93,11 @@ fn interrupt() -> Result<Arc<AtomicBool>, ExitCode> {
 
 /// Prints a line for people. If standard error is closed, it is lost.
 fn print_message(line: impl Display) {
-    let _ = writeln!(io::stderr(), "granule: {line}");
+    let _ = writeln!(
+        io::stderr(),
+        "granule: {}",
+        usage::bounded(&line.to_string())
+    );
 }
 
 fn bad_usage(line: &str) -> ExitCode {
@@ -197,8 +201,8 @@ fn inspect_command(
         Ok(code) => ExitCode::from(code),
         Err(Failure::Output(error)) => unprinted(&error, inspect::UNREADABLE),
         Err(error) => {
-            print_message(error);
-            ExitCode::from(inspect::UNREADABLE)
+            print_message(&error);
+            ExitCode::from(error.code())
         }
     }
 }
@@ -398,6 +402,8 @@ fn print_end(done: &Boot) {
     }
     text += &report::summary(done);
     text += &done.last_line();
-    // If standard error is closed, no message can be printed.
-    let _ = writeln!(io::stderr(), "{text}");
+    for line in text.lines() {
+        // If standard error is closed, no message can be printed.
+        let _ = writeln!(io::stderr(), "{}", usage::bounded(line));
+    }
 }

@@ -1,6 +1,24 @@
-//! Shortens clap's error about a command line, which takes several paragraphs, to one line.
+//! Shortens lines for people: clap's error about a command line, which takes several paragraphs, and lines that
+//! repeat a long value.
+
+use std::borrow::Cow;
 
 use clap::error::ErrorKind;
+
+/// The most characters of a line that are printed from its begin, and from its end, where the remedy is.
+const HEAD: usize = 700;
+const TAIL: usize = 300;
+
+/// The line without the middle of what is too long to be read: a value that somebody pasted, a table's text.
+pub fn bounded(line: &str) -> Cow<'_, str> {
+    let count = line.chars().count();
+    let Some(more @ 1..) = count.checked_sub(HEAD + TAIL) else {
+        return line.into();
+    };
+    let head: String = line.chars().take(HEAD).collect();
+    let tail: String = line.chars().skip(count - TAIL).collect();
+    format!("{head} ... ({more} characters more) ... {tail}").into()
+}
 
 /// The line, or `None` for output that was requested (help, the version).
 pub fn line(error: &clap::Error) -> Option<String> {
@@ -65,6 +83,20 @@ mod tests {
                 assert!(line.contains(part), "{words:?}: {part}: {line}");
             }
         }
+    }
+
+    #[test]
+    fn a_long_line_keeps_its_begin_and_its_end() {
+        let line = format!(
+            "the value {:?} is bad: give another",
+            "ä".repeat(HEAD + TAIL)
+        );
+        let shown = bounded(&line);
+        assert!(
+            shown.starts_with("the value \"ää") && shown.ends_with("ää\" is bad: give another")
+        );
+        assert!(shown.contains(" ... (33 characters more) ... "), "{shown}");
+        assert_eq!(bounded("short"), "short");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use crate::bytes::Bytes;
 use granule::arch::{PageSize, PhysicalAddress};
 use granule_inspect::linux::processes;
+use granule_inspect::memory_map::MemoryMap;
 use granule_inspect::source::{Facts, Memory, Registers, elf_core, kdump, qemu, raw};
 use granule_inspect::tree::{Origin, Shape};
 use granule_inspect::vmcoreinfo::{self, Vmcoreinfo};
@@ -201,7 +202,13 @@ pub(crate) fn kernel_in_memory(bytes: &[u8]) {
     memory[page + text.len()] = 0;
     let (memory, _) = raw::open(memory, base & !(PAGE - 1));
     let found = vmcoreinfo::find(&*memory, &mut |_| {});
-    assert_eq!(found.is_some(), tree_of_text.is_ok(), "{text}");
+    assert_eq!(found.is_empty(), tree_of_text.is_err(), "{text}");
+    if let Ok(map) = MemoryMap::find(&*memory, &mut |_| {}) {
+        assert!(map.no_map.is_sorted_by_key(|range| range.start));
+    }
+    if let Err(error) = MemoryMap::of_lines(&String::from_utf8_lossy(bytes)) {
+        assert_eq!(error.lines().count(), 1);
+    }
     let mut cpu = Registers::default();
     cpu.set("pc", number);
     if let Some((tree, why)) = guess::kernel(&*memory, &[cpu], &mut |_| {}) {

@@ -55,18 +55,18 @@ pub(crate) fn inspect(bytes: &[u8]) {
         stage2(&mut bytes, size).map(Shape::Stage2)
     };
     let Some(shape) = shape else { return };
+    let root = PhysicalAddress(match bytes.byte() {
+        0..128 => 0,
+        _ => bytes.word(),
+    });
+    let memory_types = (bytes.byte() & 1 == 0).then(|| Mair(bytes.word()));
+    let origin = match bytes.byte() & 1 {
+        0 => Origin::Guess,
+        _ => Origin::Registers,
+    };
     let tree = Tree {
-        owner: Owner::Kernel,
-        root: PhysicalAddress(match bytes.byte() {
-            0..128 => 0,
-            _ => bytes.word(),
-        }),
-        shape,
-        memory_types: (bytes.byte() & 1 == 0).then(|| Mair(bytes.word())),
-        origin: match bytes.byte() & 1 {
-            0 => Origin::Guess,
-            _ => Origin::Registers,
-        },
+        memory_types,
+        ..Tree::new(Owner::Kernel, root, shape, origin)
     };
     let holes = u64::from(bytes.byte());
     let address = bytes.word();

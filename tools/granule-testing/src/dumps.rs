@@ -2,6 +2,9 @@
 //! here, and nothing of the readers.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
 
 /// The bytes of an ELF note.
 #[must_use]
@@ -69,6 +72,8 @@ pub struct Kdump {
     pub page_bytes: u32,
     /// The pages that the machine has, as a number; those after are absent.
     pub pages: u64,
+    /// Whether of these the machine has those in the file alone.
+    pub stored_alone: bool,
     /// The pages in the file by their numbers: their stored bytes and flags.
     pub stored: BTreeMap<u64, (Vec<u8>, u32)>,
     /// The dump level.
@@ -80,55 +85,80 @@ pub struct Kdump {
 }
 
 impl Kdump {
-    /// The file, in version 6.
+    /// The parts of the file, in version 6, each with its offset. Between them are zeros.
+    fn parts(&self) -> Vec<(u64, Vec<u8>)> {
+        let block = u64::from(self.page_bytes);
+        let bitmap = self.pages.div_ceil(8).div_ceil(block).max(1) * block;
+        let mut head = b"KDUMP   \x06\0\0\0".to_vec();
+        head.resize(12 + 4 * 65, 0);
+        head.extend(b"aarch64");
+        head.resize(424, 0);
+        for word in [0, block, 1, 2 * bitmap / block, self.pages] {
+            head.extend((word as u32).to_le_bytes());
+        }
+        let mut sub = vec![0; 104];
+        let descriptors = 2 * block + 2 * bitmap;
+        let info = descriptors + 24 * self.stored.len() as u64;
+        let notes = info + self.vmcoreinfo.len() as u64;
+        for (at, word) in [
+            (8, u64::from(self.level)),
+            (32, info),
+            (40, self.vmcoreinfo.len() as u64),
+            (48, notes),
+            (56, self.notes.len() as u64),
+            (96, self.pages),
+        ] {
+            sub[at..at + 8].copy_from_slice(&word.to_le_bytes());
+        }
+        let mut bits = BTreeMap::<u64, u8>::new();
+        let mut set = |start: u64, page: u64| {
+            *bits.entry(start + page / 8).or_default() |= 1 << (page % 8);
+        };
+        let (mut table, mut pages) = (Vec::new(), Vec::new());
+        let first = notes + self.notes.len() as u64;
+        for (&page, (bytes, flags)) in &self.stored {
+            set(2 * block, page);
+            set(2 * block + bitmap, page);
+            table.extend((first + pages.len() as u64).to_le_bytes());
+            table.extend((bytes.len() as u32).to_le_bytes());
+            table.extend(flags.to_le_bytes());
+            table.extend(0_u64.to_le_bytes());
+            pages.extend(bytes);
+        }
+        if !self.stored_alone {
+            (0..self.pages).for_each(|page| set(2 * block, page));
+        }
+        let mut parts = vec![(0, head), (block, sub)];
+        parts.extend(bits.into_iter().map(|(at, byte)| (at, vec![byte])));
+        parts.extend([
+            (descriptors, table),
+            (info, self.vmcoreinfo.clone()),
+            (notes, self.notes.clone()),
+            (first, pages),
+        ]);
+        parts
+    }
+
+    /// The file.
     #[must_use]
     pub fn file(&self) -> Vec<u8> {
-        let block = self.page_bytes as usize;
-        let bitmap = (self.pages as usize).div_ceil(8).div_ceil(block).max(1) * block;
-        let mut file = b"KDUMP   \x06\0\0\0".to_vec();
-        file.resize(12 + 4 * 65, 0);
-        file.extend(b"aarch64");
-        file.resize(424, 0);
-        let bitmap_blocks = (2 * bitmap / block) as u32;
-        for word in [0, self.page_bytes, 1, bitmap_blocks, self.pages as u32] {
-            file.extend(word.to_le_bytes());
-        }
-        file.resize(2 * block, 0);
-        let mut put = |at: usize, word: u64| {
-            file[block + at..block + at + 8].copy_from_slice(&word.to_le_bytes());
-        };
-        put(8, u64::from(self.level));
-        let descriptors = 2 * block + 2 * bitmap;
-        let info = descriptors + 24 * self.stored.len();
-        let notes = info + self.vmcoreinfo.len();
-        for (at, word) in [
-            (32, info),
-            (40, self.vmcoreinfo.len()),
-            (48, notes),
-            (56, self.notes.len()),
-            (96, self.pages as usize),
-        ] {
-            put(at, word as u64);
-        }
-        file.resize(descriptors, 0);
-        for page in 0..self.pages as usize {
-            file[2 * block + page / 8] |= 1 << (page % 8);
-        }
-        let mut offset = (notes + self.notes.len()) as u64;
-        for (&page, (bytes, flags)) in &self.stored {
-            file[2 * block + bitmap + page as usize / 8] |= 1 << (page % 8);
-            file.extend(offset.to_le_bytes());
-            file.extend((bytes.len() as u32).to_le_bytes());
-            file.extend(flags.to_le_bytes());
-            file.extend(0_u64.to_le_bytes());
-            offset += bytes.len() as u64;
-        }
-        file.extend(&self.vmcoreinfo);
-        file.extend(&self.notes);
-        for (bytes, _) in self.stored.values() {
-            file.extend(bytes);
+        let mut file = Vec::new();
+        for (at, bytes) in self.parts() {
+            let (at, end) = (at as usize, at as usize + bytes.len());
+            file.resize(end.max(file.len()), 0);
+            file[at..end].copy_from_slice(&bytes);
         }
         file
+    }
+
+    /// Writes the file with holes: its bitmaps may be larger than memory.
+    ///
+    /// # Errors
+    ///
+    /// Those of the file.
+    pub fn write_to(&self, file: &File) -> io::Result<()> {
+        let mut parts = self.parts().into_iter();
+        parts.try_for_each(|(at, bytes)| file.write_all_at(&bytes, at))
     }
 }
 

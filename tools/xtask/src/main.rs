@@ -26,6 +26,8 @@ mod history;
 mod hw_code;
 mod image;
 mod least_rust;
+#[cfg(test)]
+mod limits;
 mod matrix;
 mod miri;
 mod mmu_off;

@@ -1,8 +1,8 @@
 //! The rules `memory-clash` and `writable-text`: the same memory in several mappings, of one tree or
 //! of several. They look at ranges by their output.
 //!
-//! Outputs of stage 1 under a hypervisor are the guest's own addresses, so trees of different stages
-//! are not compared.
+//! Outputs of stage 1 under a hypervisor are the guest's own addresses. So trees are compared with those of the
+//! same stage and below the same stage 2.
 
 use super::finding::Findings;
 use super::rule::{Rule, Severity};
@@ -11,6 +11,7 @@ use crate::memory_type::MemoryType;
 use crate::ranges::Range;
 use crate::tree::{Shape, Tree};
 use granule::arch::Shareability;
+use std::collections::BTreeSet;
 use std::fmt;
 
 /// A mapping, by its output.
@@ -66,12 +67,14 @@ impl Mapping<'_> {
 }
 
 pub(super) fn check(mapped: &[(&Tree, Vec<Range>)], findings: &mut Findings) {
-    for stage2 in [false, true] {
-        let of_stage = mapped
-            .iter()
-            .filter(|(tree, _)| matches!(tree.shape, Shape::Stage2(_)) == stage2);
+    let space = |tree: &Tree| {
+        let through = tree.through.map(|through| through.root);
+        (matches!(tree.shape, Shape::Stage2(_)), through)
+    };
+    let spaces: BTreeSet<_> = mapped.iter().map(|(tree, _)| space(tree)).collect();
+    for one in spaces {
         let mut mappings = Vec::new();
-        for (tree, ranges) in of_stage {
+        for (tree, ranges) in mapped.iter().filter(|(tree, _)| space(tree) == one) {
             mappings.reserve(ranges.len());
             for range in ranges {
                 // Most have the attributes of the one before.

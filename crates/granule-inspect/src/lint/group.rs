@@ -1,12 +1,14 @@
-//! The rule `contiguous`: groups of entries with the contiguous hint.
+//! The rules `contiguous` and `contiguous-state`: groups of entries with the contiguous hint.
 //!
 //! All valid entries of a group must have the hint, translate to one aligned range in order, and
 //! have the same attributes (RQTRPM, RJQQTC). Invalid entries among them are not a fault (IPGVGZ).
-//! Access flag and dirty state may differ, because hardware updates one entry.
+//! Access flag and dirty state may differ, because hardware updates one entry. Software that sees the difference
+//! must not take it for one that is not there.
 
 use super::Whole;
 use super::finding::Findings;
 use super::rule::{Rule, Severity};
+use crate::tree::Shape;
 use granule::arch::{Descriptor, Kind};
 
 /// Bits that members of a group may differ in.
@@ -31,9 +33,15 @@ pub(super) fn check(whole: &Whole<'_>, findings: &mut Findings) {
         if !any || !members.iter().any(hint) {
             continue;
         }
-        if let Some(what) = fault(whole, members, group) {
+        let found = match fault(whole, members, group) {
+            Some(what) => Some(((Rule::Contiguous, Severity::Error), what)),
+            None => {
+                state(whole, members).map(|what| ((Rule::ContiguousState, Severity::Info), what))
+            }
+        };
+        if let Some((rule, what)) = found {
             findings.add(
-                (Rule::Contiguous, Severity::Error),
+                rule,
                 &whole.tree.owner,
                 (whole.address(number * group), whole.bytes(members.len())),
                 || {
@@ -46,6 +54,33 @@ pub(super) fn check(whole: &Whole<'_>, findings: &mut Findings) {
             );
         }
     }
+}
+
+/// Returns how the valid members of a group without a fault differ in what hardware updates.
+fn state(whole: &Whole<'_>, members: &[u64]) -> Option<String> {
+    let words = || members.iter().filter(|word| Descriptor(**word).is_valid());
+    let (any, all) = words().fold((0, u64::MAX), |(any, all), word| (any | word, all & word));
+    let differ = any & !all;
+    let dirty = match whole.tree.shape {
+        Shape::Stage1(_) => "AP[2]",
+        Shape::Stage2(_) => "S2AP[1]",
+    };
+    let [with, what] = [
+        (Descriptor::ACCESS_FLAG, "the access flag"),
+        (Descriptor::AP_READ_ONLY, dirty),
+    ]
+    .into_iter()
+    .find(|(bit, _)| differ & bit != 0)
+    .map(|(bit, what)| {
+        [
+            words().filter(|word| **word & bit != 0).count().to_string(),
+            what.to_owned(),
+        ]
+    })?;
+    Some(format!(
+        "{with} of {} valid ones have {what}",
+        words().count()
+    ))
 }
 
 /// Returns the fault of a group that has the hint.

@@ -9,6 +9,7 @@ mod entries;
 mod finding;
 mod group;
 mod larger;
+mod memory;
 mod rule;
 
 pub use accepted::{Accepted, BadLine, Unused};
@@ -16,6 +17,7 @@ pub use finding::{Finding, Findings};
 pub use rule::{Rule, Severity};
 
 use crate::attributes::Decoded;
+use crate::memory_map::MemoryMap;
 use crate::ranges::{Merger, Range};
 use crate::source::Memory;
 use crate::totals::Totals;
@@ -70,6 +72,8 @@ pub struct LintOptions {
     pub most: usize,
     /// The most tables of a tree that are looked at.
     pub most_tables: u64,
+    /// The memory that must not be mapped, if that is known.
+    pub memory_map: Option<MemoryMap>,
 }
 
 impl Default for LintOptions {
@@ -79,6 +83,7 @@ impl Default for LintOptions {
             accepted: Accepted::default(),
             most: 100,
             most_tables: MOST_TABLES,
+            memory_map: None,
         }
     }
 }
@@ -101,24 +106,33 @@ pub fn lint(
     };
     let mut totals = Vec::new();
     let mut mapped: Vec<(&Tree, Vec<Range>)> = Vec::new();
+    let mut tables: Vec<(&Tree, Vec<u64>)> = Vec::new();
     let mut roots: HashMap<u64, Vec<&Tree>> = HashMap::new();
+    let there = memory.ranges();
     for tree in trees {
         // CPUs that run the same program have the same root.
         let others = roots.entry(tree.root.0).or_default();
         if others
             .iter()
-            .any(|other| other.geometry() == tree.geometry())
+            .any(|other| other.geometry() == tree.geometry() && other.through == tree.through)
         {
             continue;
         }
         others.push(tree);
-        let (ranges, of_tree) = lint.tree(memory, tree);
+        let mut tables_of_tree = Vec::new();
+        let (ranges, of_tree) = lint.tree(memory, tree, &mut tables_of_tree);
         lint.writable_executable(tree, &ranges);
         larger::check(tree, &ranges, &mut lint.findings);
+        memory::kept_shareability(tree, &ranges, &there, &mut lint.findings);
+        if let Some(map) = &options.memory_map {
+            memory::no_map(tree, &ranges, map, &mut lint.findings);
+        }
         totals.push((tree.owner.clone(), of_tree));
         mapped.push((tree, ranges));
+        tables.push((tree, tables_of_tree));
     }
     aliases::check(&mapped, &mut lint.findings);
+    memory::hypervisor(&mapped, &tables, &mut lint.findings);
     lint.findings.sort();
     Linted {
         findings: lint.findings,
@@ -131,8 +145,9 @@ pub fn lint(
 struct Lint<'p> {
     findings: Findings,
     most_tables: u64,
-    /// The use of each table, by its address, that was met last: whose it is, and the first address there.
-    met: HashMap<u64, (Owner, u64)>,
+    /// The use of each table, by its address and the stage 2 that translates that, which was met last: whose it is,
+    /// and the first address there.
+    met: HashMap<(u64, Option<u64>), (Owner, u64)>,
     tables: u64,
     no_root: bool,
     beyond_limit: u64,
@@ -140,7 +155,12 @@ struct Lint<'p> {
 }
 
 impl Lint<'_> {
-    fn tree(&mut self, memory: &dyn Memory, tree: &Tree) -> (Vec<Range>, Totals) {
+    fn tree(
+        &mut self,
+        memory: &dyn Memory,
+        tree: &Tree,
+        met: &mut Vec<u64>,
+    ) -> (Vec<Range>, Totals) {
         let (mut ranges, mut totals) = (Vec::new(), Totals::default());
         let mut merger = Merger::default();
         let tables = Tables::new(memory, tree).limit(self.most_tables);
@@ -152,6 +172,7 @@ impl Lint<'_> {
                     if table.before.is_none() {
                         totals.add_table(tree);
                         self.table(&whole, tree, table);
+                        met.push(table.table.0);
                     }
                     self.uses(tree, table);
                 }
@@ -192,9 +213,11 @@ impl Lint<'_> {
         let span = span(tree, table.level);
         let first = match table.before {
             Some((_, start)) => Some((tree.owner.clone(), start)),
-            None => self
-                .met
-                .insert(table.table.0, (tree.owner.clone(), table.start)),
+            None => {
+                let space = tree.through.map(|through| through.root.0);
+                self.met
+                    .insert((table.table.0, space), (tree.owner.clone(), table.start))
+            }
         };
         if let Some((owner, start)) = first {
             let (at, level) = (table.table, table.level);

@@ -77,6 +77,18 @@ rules! {
     UnreadableTable "unreadable-table"
         "a walk that needs the table ends in an external abort, or the source is not whole"
         "A table that the source does not have.",
+    HypervisorMemory "hypervisor-memory"
+        "the guest, or the host below the hypervisor, can change what it is kept from, or read it"
+        "Tables of EL2 or of stage 2, or code of EL2, that stage 2 maps.",
+    NoMap "no-map"
+        "its owner keeps it from the CPU, which may read cacheable memory speculatively"
+        "Memory that must not be mapped, after a memory map, and is.",
+    KeptShareability "kept-shareability"
+        "the kernel may have set shareability in a descriptor that has none"
+        "Outputs with bits 51:50 that no memory is at, under TCR.DS.",
+    ContiguousState "contiguous-state"
+        "a walker that does not update these bits, as that of an SMMU, may take any member's and fault again and again"
+        "A contiguous group whose entries differ in access flag or dirty state, which hardware may leave behind.",
     MissedContiguous "missed-contiguous"
         "the TLB holds more entries than it would have to"
         "Leaves that could have the contiguous hint.",

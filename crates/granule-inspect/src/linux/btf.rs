@@ -32,9 +32,14 @@ impl Btf {
         let (Some(start), Some(end)) = (start, end) else {
             return Err("it has no BTF".into());
         };
-        let bytes = end.checked_sub(start).filter(|bytes| *bytes <= MOST);
+        let bytes = end.checked_sub(start);
         let bytes =
             bytes.ok_or_else(|| format!("its BTF from {start:#x} to {end:#x} is not BTF"))?;
+        if bytes > MOST {
+            return Err(format!(
+                "its BTF has {bytes} bytes, and at most {MOST} are read"
+            ));
+        }
         Self::new(space.bytes(start, bytes)?)
     }
 

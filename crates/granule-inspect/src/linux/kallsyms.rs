@@ -44,14 +44,17 @@ impl List {
         let base = info.symbol("kallsyms_relative_base");
         let base = base.map(|base| space.word(base)).transpose()?;
         let count = space.word(place("kallsyms_num_syms")?)? & u64::from(u32::MAX);
-        let bytes = pieces
-            .checked_sub(names)
-            .filter(|bytes| *bytes <= MOST_NAMES);
-        let (Some(bytes), true) = (bytes, count <= MOST_SYMBOLS) else {
+        let Some(bytes) = pieces.checked_sub(names) else {
             return Err(format!(
                 "its list of {count} symbols has no form that is known"
             ));
         };
+        if bytes > MOST_NAMES || count > MOST_SYMBOLS {
+            return Err(format!(
+                "its list has {count} symbols with {bytes} bytes of names, and at most {MOST_SYMBOLS} with \
+                 {MOST_NAMES} are read"
+            ));
+        }
         let first = place("kallsyms_offsets")?;
         let offsets = space.bytes(first, 4 * count)?;
         let names = space.bytes(names, bytes)?;

@@ -74,15 +74,13 @@ pub fn processes(
                     return Ok(None);
                 }
                 let root = space.physical(space.word(mm.wrapping_add(pgd))?)?;
+                let owner = Owner::Process {
+                    pid: space.word(task.wrapping_add(pid))? as u32,
+                    name: space.text(task.wrapping_add(name), NAME)?,
+                };
                 Ok(Some(Tree {
-                    owner: Owner::Process {
-                        pid: space.word(task.wrapping_add(pid))? as u32,
-                        name: space.text(task.wrapping_add(name), NAME)?,
-                    },
-                    root,
-                    shape: user,
                     memory_types: kernel.memory_types,
-                    origin: Origin::KernelData,
+                    ..Tree::new(owner, root, user, Origin::KernelData)
                 }))
             };
             match read() {
@@ -111,8 +109,13 @@ pub fn code(
     bytes: u64,
 ) -> Result<Vec<(PhysicalAddress, u32)>, String> {
     let space = Space::new(memory, kernel).ok_or("the kernel's tree is not of stage 1")?;
-    if !start.is_multiple_of(4) || bytes > MOST_CODE {
-        return Err(format!("{bytes} bytes at {start:#x} are not a function"));
+    if !start.is_multiple_of(4) {
+        return Err(format!("{start:#x} is not where an instruction begins"));
+    }
+    if bytes > MOST_CODE {
+        return Err(format!(
+            "the function at {start:#x} has {bytes} bytes, and at most {MOST_CODE} are read"
+        ));
     }
     let words = space.bytes(start, bytes)?;
     let words = words.as_chunks::<4>().0.iter().zip((start..).step_by(4));

@@ -32,7 +32,9 @@ pub(super) fn read(
             let table = space.word(place.wrapping_add(table))?;
             let count = space.word(table.wrapping_add(count))? & u64::from(u32::MAX);
             if count > MOST_SYMBOLS {
-                return Err(format!("{name} would have {count} symbols"));
+                return Err(format!(
+                    "{name} has {count} symbols, and at most {MOST_SYMBOLS} are read"
+                ));
             }
             let text = space.word(table.wrapping_add(text))?;
             let list = space.word(table.wrapping_add(symbols))?;

@@ -37,6 +37,12 @@ impl<'a> Space<'a> {
 
     /// Where `address` is.
     pub(crate) fn physical(&self, address: u64) -> Result<PhysicalAddress, String> {
+        self.query(address)?
+            .ok_or_else(|| format!("nothing is mapped at {address:#x}"))
+    }
+
+    /// Where `address` is, if it is mapped. An error is one line: a table cannot be read.
+    pub(crate) fn query(&self, address: u64) -> Result<Option<PhysicalAddress>, String> {
         let read = |table: PhysicalAddress, index: usize| {
             let mut entry = [0; 8];
             let place = PhysicalAddress(table.0.checked_add(8 * index as u64)?);
@@ -44,11 +50,9 @@ impl<'a> Space<'a> {
             Some(Descriptor(u64::from_le_bytes(entry)))
         };
         let view = TableView::new(self.shape, self.root, read);
-        match view.query(VirtualAddress(address)) {
-            Ok(Some(mapping)) => Ok(mapping.output),
-            Ok(None) => Err(format!("nothing is mapped at {address:#x}")),
-            Err(error) => Err(error.to_string()),
-        }
+        let mapping = view.query(VirtualAddress(address));
+        let mapping = mapping.map_err(|error| error.to_string())?;
+        Ok(mapping.map(|mapping| mapping.output))
     }
 
     /// The `bytes` bytes from `address` on; the caller bounds them.
@@ -112,10 +116,13 @@ impl<'a> Space<'a> {
                     return;
                 }
             };
-            if !seen.insert(at) || seen.len() > most {
-                notes.push(format!(
-                    "the list of {what} never ends: it comes to {at:#x} again"
-                ));
+            let why = match (seen.insert(at), seen.len() > most) {
+                (false, _) => format!("never ends: it comes to {at:#x} again"),
+                (_, true) => format!("has more than {most}, the most that are read"),
+                _ => String::new(),
+            };
+            if !why.is_empty() {
+                notes.push(format!("the list of {what} {why}"));
                 return;
             }
             each(at, notes);

@@ -18,14 +18,26 @@ pub trait ReadAt {
     /// Fails if there are fewer bytes, or the file cannot be read.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
 
+    /// The first offset from `offset` on that may hold anything but zeros: a file of holes is not read through.
+    fn data_from(&self, offset: u64) -> u64 {
+        offset
+    }
+
     /// The `bytes` bytes from `offset` on.
     /// Fails if there are fewer bytes, or more than `most` are requested, or the file cannot be read.
     fn take(&self, offset: u64, bytes: u64, most: u64) -> io::Result<Vec<u8>> {
         let fits = offset
             .checked_add(bytes)
             .is_some_and(|end| end <= self.bytes());
-        if !fits || bytes > most {
+        if !fits {
             return Err(cut_off());
+        }
+        if bytes > most {
+            // A limit of ours is not a fault of the file.
+            return Err(io::Error::new(
+                io::ErrorKind::FileTooLarge,
+                format!("it has {bytes} bytes, and at most {most} are read"),
+            ));
         }
         let mut buffer = vec![0; usize::try_from(bytes).map_err(|_| cut_off())?];
         self.read_at(offset, &mut buffer)?;
@@ -60,7 +72,20 @@ impl ReadAt for DumpFile {
     }
 
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
-        self.file.read_exact_at(buffer, offset)
+        let read = self.file.read_exact_at(buffer, offset);
+        read.map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => cut_off(),
+            _ => error,
+        })
+    }
+
+    fn data_from(&self, offset: u64) -> u64 {
+        match rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(offset)) {
+            Ok(data) => data.max(offset),
+            Err(rustix::io::Errno::NXIO) => self.bytes.max(offset),
+            // A file system that does not record holes.
+            Err(_) => offset,
+        }
     }
 }
 
@@ -115,11 +140,6 @@ impl Extents {
             }
         }
         ranges
-    }
-
-    /// The address behind the last.
-    pub(super) fn end(&self) -> u64 {
-        self.0.last_range_value().map_or(0, |(last, _)| last.end)
     }
 }
 

@@ -11,6 +11,7 @@ use object::elf::{
     EM_AARCH64, ET_CORE, FileHeader64, NT_PRSTATUS, PN_XNUM, PT_LOAD, PT_NOTE, ProgramHeader64,
 };
 use object::read::elf::{FileHeader, NoteIterator, ProgramHeader};
+use std::io;
 
 const ENDIAN: LittleEndian = LittleEndian;
 /// The most bytes of notes, all together: 100 000 CPUs have fewer.
@@ -24,9 +25,10 @@ const SP: usize = 112 + 31 * 8;
 /// Fails if the file is not a core of an arm64 machine, or its headers are damaged or cut off.
 pub fn open<R: ReadAt + 'static>(core: R) -> Result<(Box<dyn Memory>, Facts), OpenError> {
     let damaged = |what: &str| OpenError(format!("the ELF core is damaged: {what}"));
+    let unread = |part: &str, error: io::Error| OpenError::unread("the ELF core", part, &error);
     let header = core
         .take(0, 64, 64)
-        .map_err(|_| damaged("it ends in its header"))?;
+        .map_err(|error| unread("its header", error))?;
     let header = FileHeader64::<LittleEndian>::parse(header.as_slice())
         .map_err(|_| OpenError("this ELF file is not of a 64-bit machine".into()))?;
     if !header.is_little_endian() {
@@ -52,7 +54,7 @@ pub fn open<R: ReadAt + 'static>(core: R) -> Result<(Box<dyn Memory>, Facts), Op
         // More than fit: the first section header has the number.
         let first = core
             .take(header.e_shoff.get(ENDIAN), 64, 64)
-            .map_err(|_| damaged("its number of program headers is missing"))?;
+            .map_err(|error| unread("its number of program headers", error))?;
         count = u64::from(first.u32_at(44));
     }
     let each = size_of::<ProgramHeader64<LittleEndian>>() as u64;
@@ -62,7 +64,7 @@ pub fn open<R: ReadAt + 'static>(core: R) -> Result<(Box<dyn Memory>, Facts), Op
     let bytes = count * each;
     let table = core
         .take(header.e_phoff.get(ENDIAN), bytes, MOST_HEADERS)
-        .map_err(|_| damaged("its program headers lie outside the file"))?;
+        .map_err(|error| unread("its program headers", error))?;
     let segments = object::slice_from_all_bytes::<ProgramHeader64<LittleEndian>>(&table)
         .map_err(|()| damaged("its program headers cannot be read"))?;
 
@@ -109,7 +111,7 @@ pub fn open<R: ReadAt + 'static>(core: R) -> Result<(Box<dyn Memory>, Facts), Op
         ));
     }
     if cut_off > 0 {
-        facts.say(format!(
+        facts.lacks(format!(
             "the core is cut off: {cut_off} bytes of its memory are missing"
         ));
     }

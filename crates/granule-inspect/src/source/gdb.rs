@@ -11,8 +11,10 @@ use std::time::Instant;
 const MOST_PACKET: usize = 1 << 20;
 /// The most bytes of memory in one packet: QEMU answers in two letters a byte.
 pub(super) const MOST_MEMORY: usize = 2048;
-/// The most bytes of a description, of a monitor's answer and of a list of threads.
+/// The most bytes of a description and of a monitor's answer.
 const MOST_TEXT: usize = 4 << 20;
+/// The most CPUs. QEMU has 512.
+const MOST_CPUS: usize = 4096;
 
 /// A connection to a gdb server.
 #[derive(Debug)]
@@ -80,7 +82,9 @@ impl<S: Read + Write> Gdb<S> {
                 return Ok(packet);
             }
             if self.input.len() > MOST_PACKET {
-                return Err("an answer is too long".into());
+                return Err(format!(
+                    "an answer has more than {MOST_PACKET} bytes, the most that are read"
+                ));
             }
             let mut bytes = [0; 4096];
             match self.stream.read(&mut bytes) {
@@ -111,7 +115,12 @@ impl<S: Read + Write> Gdb<S> {
             text.extend(part);
             match more {
                 b'l' => return Ok(String::from_utf8_lossy(&text).into_owned()),
-                b'm' if !part.is_empty() && text.len() < MOST_TEXT => {}
+                b'm' if text.len() >= MOST_TEXT => {
+                    return Err(format!(
+                        "its {name} has {MOST_TEXT} bytes or more, the most that are read"
+                    ));
+                }
+                b'm' if !part.is_empty() => {}
                 _ => return Err(format!("its {name} cannot be read")),
             }
         }
@@ -124,8 +133,10 @@ impl<S: Read + Write> Gdb<S> {
         while let Some(list) = answer.strip_prefix(b"m") {
             let list = String::from_utf8_lossy(list).into_owned();
             threads.extend(list.split(',').map(str::to_owned));
-            if threads.len() > MOST_TEXT / 1024 {
-                return Err("it has too many CPUs".into());
+            if threads.len() > MOST_CPUS {
+                return Err(format!(
+                    "it has more than {MOST_CPUS} CPUs, the most that are read"
+                ));
             }
             answer = self.ask("qsThreadInfo")?;
         }
@@ -175,7 +186,9 @@ impl<S: Read + Write> Gdb<S> {
             let part = part.ok_or_else(|| format!("QEMU's monitor has no {command:?} here"))?;
             text.extend(part);
             if text.len() > MOST_TEXT {
-                return Err(format!("the answer to {command:?} is too long"));
+                return Err(format!(
+                    "the answer to {command:?} has more than {MOST_TEXT} bytes, the most that are read"
+                ));
             }
             answer = self.receive(until)?;
         }

@@ -3,6 +3,7 @@
 
 use super::cpu::Registers;
 use granule::arch::PhysicalAddress;
+use std::io;
 use std::ops::Range;
 
 /// Physical memory that can be read and not changed.
@@ -30,6 +31,16 @@ pub enum ReadError {
     /// The machine has memory there, which was left out when it was dumped.
     #[error("the memory at {0:#x} is not in the dump")]
     LeftOut(PhysicalAddress),
+    /// The machine has memory there for the secure state alone, which the source does not reach.
+    #[error("the memory at {0:#x} is secure RAM, which QEMU's gdb socket does not read")]
+    Secure(PhysicalAddress),
+    /// The tables of stage 2 do not have the intermediate address.
+    #[error("stage 2 with its root at {root} does not map {address:#x}: {why}")]
+    NotInStage2 {
+        root: PhysicalAddress,
+        address: PhysicalAddress,
+        why: String,
+    },
     /// The source should have these bytes, but they are damaged.
     #[error("the memory at {address:#x} cannot be read: {why}")]
     Damaged {
@@ -45,6 +56,18 @@ pub enum ReadError {
 #[error("{0}")]
 pub struct OpenError(pub String);
 
+impl OpenError {
+    /// The error of `part` of `what` that cannot be read. Bytes that are not there are damage; a limit of ours
+    /// and an error of the disk are not.
+    pub(super) fn unread(what: &str, part: &str, error: &io::Error) -> Self {
+        let verdict = match error.kind() {
+            io::ErrorKind::UnexpectedEof => "is damaged",
+            _ => "cannot be read",
+        };
+        Self(format!("{what} {verdict}: {part}: {error}"))
+    }
+}
+
 /// The facts about its machine that a source contains.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
@@ -54,6 +77,8 @@ pub struct Facts {
     pub vmcoreinfo: Option<String>,
     /// Notes for the user about the source, a line each.
     pub notes: Vec<String>,
+    /// The note about what the source lacks before anything else.
+    pub missing: Option<String>,
 }
 
 impl Facts {
@@ -62,6 +87,12 @@ impl Facts {
         if !self.notes.contains(&line) {
             self.notes.push(line);
         }
+    }
+
+    /// Adds a line about something that the source should have and has not.
+    pub(super) fn lacks(&mut self, line: String) {
+        self.missing.get_or_insert_with(|| line.clone());
+        self.say(line);
     }
 
     pub(super) fn set_vmcoreinfo(&mut self, text: &[u8]) {

@@ -181,6 +181,8 @@ fn attach(endpoint: &Endpoint) -> Result<(Machine<Socket>, Facts), OpenError> {
 struct Machine<S> {
     gdb: RefCell<Gdb<S>>,
     ranges: Vec<Range<u64>>,
+    /// The memory of the secure state, of which QEMU's gdb socket reads nothing.
+    secure: Vec<Range<u64>>,
     cache: RefCell<Cache>,
 }
 
@@ -202,13 +204,15 @@ impl<S: Read + Write> Machine<S> {
         gdb.order("Qqemu.PhyMemMode:1").map_err(|error| {
             format!("physical memory cannot be read (QEMU has it from 4.1 on): {error}")
         })?;
-        let ranges = memory_map(&gdb.monitor("info mtree -f")?);
+        let map = gdb.monitor("info mtree -f")?;
+        let ranges = memory_map(&map, &["cpu-memory-0", "memory"]);
         if ranges.is_empty() {
             return Err("QEMU's monitor does not say where memory is (info mtree -f)".into());
         }
         let machine = Self {
             gdb: RefCell::new(gdb),
             ranges,
+            secure: memory_map(&map, &["cpu-secure-memory-0"]),
             cache: RefCell::default(),
         };
         Ok((machine, facts))
@@ -245,7 +249,13 @@ impl<S: Read + Write> Machine<S> {
         let (mut at, mut rest) = (address.0, buffer);
         while !rest.is_empty() {
             let there = self.ranges.iter().find(|range| range.contains(&at));
-            let there = there.ok_or(ReadError::Absent(PhysicalAddress(at)))?;
+            let there = there.ok_or_else(|| {
+                let secure = self.secure.iter().any(|range| range.contains(&at));
+                match secure {
+                    true => ReadError::Secure(PhysicalAddress(at)),
+                    false => ReadError::Absent(PhysicalAddress(at)),
+                }
+            })?;
             let piece = self.piece(at / PIECE, there)?;
             let piece = piece.get((at % PIECE) as usize..).unwrap_or_default();
             let now = rest.len().min(piece.len());
@@ -312,19 +322,16 @@ fn attribute<'a>(element: &'a str, name: &str) -> Option<&'a str> {
     })
 }
 
-/// The RAM and ROM of the first CPU, of QEMU's list of what each address space is made of.
-fn memory_map(list: &str) -> Vec<Range<u64>> {
+/// The RAM and ROM of the first of these address spaces, of QEMU's list of what each is made of.
+fn memory_map(list: &str, names: &[&str]) -> Vec<Range<u64>> {
     let views = list.split("FlatView ");
     let view = |name: &str| {
         let name = format!("AS \"{name}\"");
         views.clone().find(|view| view.contains(&name))
     };
     let mut ranges: Vec<Range<u64>> = Vec::new();
-    for line in view("cpu-memory-0")
-        .or_else(|| view("memory"))
-        .unwrap_or_default()
-        .lines()
-    {
+    let view = names.iter().find_map(|name| view(name));
+    for line in view.unwrap_or_default().lines() {
         let Some(range) = memory_range(line) else {
             continue;
         };

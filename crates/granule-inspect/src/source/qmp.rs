@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 /// The time for which [`Qmp::poll`] waits.
 const TICK: Duration = Duration::from_millis(50);
+/// The most bytes of an object.
 const MOST_LINE: u64 = 64 << 20;
 
 #[derive(Debug)]
@@ -62,6 +63,10 @@ impl Qmp {
                 self.partial.clear();
                 Ok(Some(object?))
             }
+            Ok(_) if self.partial.len() as u64 == MOST_LINE => Err(io::Error::new(
+                io::ErrorKind::FileTooLarge,
+                format!("an answer has {MOST_LINE} bytes or more, the most that are read"),
+            )),
             Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
             Err(error) => Err(error),

@@ -80,10 +80,49 @@ fn the_output_space_of_firmware_is_named() {
 }
 
 #[test]
+fn a_tag_is_ignored_as_the_registers_say() {
+    let mut world = world();
+    let tagged = 0x5aff_ff80_0000_1234;
+    for (tags, words) in [
+        (Some(true), "translated to 0x80001234; "),
+        (None, "translated to 0x80001234; "),
+        (
+            Some(false),
+            "outside: these tables translate 0xffffff8000000000 to 0xffffffffffffffff, without a tag",
+        ),
+    ] {
+        world.tree.tags = tags;
+        let tables = Tables::new(&world.pages, &world.tree);
+        let explained = explain(&tables, &world.tree, tagged);
+        let end = explained.end_in_words();
+        assert!(end.starts_with(words), "{end}");
+        let tag = end.split_once("the tag ").map(|(_, words)| words);
+        let expected = match tags {
+            Some(true) => Some("0x5a in bits 63:56 is ignored by TCR.TBI"),
+            Some(false) => None,
+            None => Some("0x5a in bits 63:56 is ignored if TCR has TBI, which is not known"),
+        };
+        assert_eq!(tag, expected, "{end}");
+        assert!(
+            !explain(&tables, &world.tree, BASE + 0x1234)
+                .end_in_words()
+                .contains("tag")
+        );
+    }
+}
+
+#[test]
 fn every_end_is_distinguished() {
     let mut world = world();
     let (first, last) = (BASE, u64::MAX);
-    assert_eq!(end(&world, 1 << 39), End::Outside { first, last });
+    assert_eq!(
+        end(&world, 1 << 39),
+        End::Outside {
+            first,
+            last,
+            tags: None
+        }
+    );
     assert!(
         matches!(end(&world, 0), End::Translation { level: Level::L3, why } if why.contains("bit 0"))
     );

@@ -51,13 +51,7 @@ fn shapes() -> Vec<Shape> {
 fn any_tree() -> impl Strategy<Value = (Tree, Pages)> {
     let roots = prop_oneof![4 => 0..6u64, 1 => any::<u64>()];
     (prop::sample::select(shapes()), roots).prop_flat_map(|(shape, root)| {
-        let mut tree = Tree {
-            owner: Owner::Kernel,
-            root: PhysicalAddress(root),
-            shape,
-            memory_types: None,
-            origin: Origin::Guess,
-        };
+        let mut tree = Tree::new(Owner::Kernel, PhysicalAddress(root), shape, Origin::Guess);
         let size = tree.geometry().page_size();
         if root < 6 {
             tree.root = PhysicalAddress(root * size.bytes());

@@ -132,11 +132,8 @@ impl World {
 
     fn of(pages: Pages, root: PhysicalAddress, shape: Shape) -> Self {
         let tree = Tree {
-            owner: Owner::Kernel,
-            root,
-            shape,
             memory_types: Some(granule::arch::registers::Mair::STANDARD),
-            origin: Origin::Options,
+            ..Tree::new(Owner::Kernel, root, shape, Origin::Options)
         };
         Self { pages, tree }
     }

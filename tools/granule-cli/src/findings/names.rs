@@ -7,6 +7,7 @@ use std::path::Path;
 
 use granule::arch::PhysicalAddress;
 use granule_inspect::linux::{self, SymbolPlace, Symbols};
+use granule_inspect::running::{Described, Fit, running};
 use granule_inspect::source::bytes::DumpFile;
 use granule_inspect::source::{Memory, raw};
 use granule_inspect::vmcoreinfo::{self, Vmcoreinfo};
@@ -96,17 +97,39 @@ impl Names {
     pub(crate) fn look_up(&mut self, pc: u64) {
         if self.place(pc).is_none() && self.reads < MOST_READS {
             self.reads += 1;
-            self.read();
+            self.read(Some(pc));
         }
     }
 
-    /// Reads the functions of the Linux in the guest's memory; what is known stays if there is none.
-    fn read(&mut self) {
+    /// Reads the functions of the Linux in the guest's memory whose tables map `pc`; what is known stays if there is
+    /// none. A kernel that left by kexec is another one than that which came.
+    fn read(&mut self, pc: Option<u64>) {
         let Some((memory, end)) = &self.memory else {
             return;
         };
-        if self.info.is_none() {
-            self.info = vmcoreinfo::find(&**memory, &mut |_| ()).map(|(_, text)| text);
+        let pcs: Vec<u64> = pc.into_iter().filter(|pc| pc >> 63 != 0).collect();
+        let kernel = |(place, text): (PhysicalAddress, String)| {
+            let tree = Vmcoreinfo(&text).kernel(*end).ok()?;
+            Some(Described {
+                place: Some(place),
+                text,
+                tree,
+            })
+        };
+        let known = self
+            .info
+            .clone()
+            .and_then(|text| kernel((PhysicalAddress(0), text)));
+        let refuted = |kernel: Described| matches!(kernel.fit(&**memory, &pcs), Fit::Refuted(_));
+        if known.is_none_or(refuted) {
+            let kernels = vmcoreinfo::find(&**memory, &mut |_| ());
+            let kernels = kernels.into_iter().filter_map(kernel).collect();
+            let (kernel, line) = running(&**memory, kernels, &pcs);
+            self.info = kernel.map(|kernel| kernel.text).or(self.info.take());
+            if let (None, Some(line)) = (&self.info, line) {
+                self.notes = vec![line];
+                return;
+            }
         }
         let Some(info) = self.info.as_deref().map(Vmcoreinfo) else {
             let why = "no Linux in the guest's memory describes itself yet (VMCOREINFO): --symbols FILE \
@@ -131,7 +154,7 @@ impl Names {
     /// The code of the functions of a name in the Linux in the guest's memory, those at low addresses first.
     pub(crate) fn code(&mut self, function: &str) -> Result<Code, String> {
         if self.symbols.named(function).next().is_none() {
-            self.read();
+            self.read(None);
         }
         let (Some((memory, end)), Some(info)) = (&self.memory, &self.info) else {
             return Err("there is no Linux in the guest's memory".into());
@@ -161,7 +184,7 @@ impl Names {
     /// Returns the distance of the Linux in the guest's memory from the addresses that it was linked for.
     pub(crate) fn kernel_offset(&mut self) -> Result<u64, String> {
         if self.info.is_none() {
-            self.read();
+            self.read(None);
         }
         let info = self.info.as_deref().map(Vmcoreinfo);
         let offset = info.and_then(|info| info.get("KERNELOFFSET"));

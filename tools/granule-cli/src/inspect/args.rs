@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
-use granule_inspect::source::Source;
+use granule_inspect::source::{OpenError, Source};
 
 use super::is_live;
 use crate::sizes::parse_address;
@@ -38,7 +38,10 @@ Examples:
     granule dump gdb:localhost:1234
 
   A raw image of RAM that begins at 1 GiB, with the registers of EL1:
-    granule dump ram.bin --base 0x40000000 --ttbr1 0x41230000 --tcr 0x500803510 --mair 0x44ff04
+    granule dump ram.bin --base 0x40000000 --ttbr1 0x41230000 --tcr 0x5b5103510 --mair 0x44ff04
+
+  Raw images of two banks of RAM:
+    granule dump low.bin@0x80000000 high.bin@0x8000000000 --ttbr1 0x81230000 --tcr 0x5b5103510
 
   What is writable and executable by the kernel; what EL0 can reach in one place:
     granule dump vmcore --with RW,PX
@@ -56,8 +59,8 @@ Find what is wrong or wasteful in page tables: those of a memory dump or of a li
 any arm64 kernel.
 
 A finding is a line: severity, rule, address and size, whose tables, and what it leads to. The exit
-code is 0 if there is no more than info, 1 for a warning, 2 for an error, and 3 for bad usage and if
-the source or a root table cannot be read.";
+code is 0 if there is no more than info, 1 for a warning, 2 for an error and for a line of --memory-map
+that is none, and 3 for bad usage and if the source or a root table cannot be read.";
 
 /// The text of `granule lint --help` below its options.
 pub const LINT_EXAMPLES: &str = "\
@@ -70,6 +73,10 @@ Rules:
   shared-table, loop   a table used twice; a table that leads to itself
   writable-text        a writable alias of the privileged level's read-only text
   unreadable-table     a table that is not in the source
+  hypervisor-memory    tables or code of EL2 that stage 2 maps
+  no-map               no-map memory that is mapped (--memory-map)
+  kept-shareability    shareability that TCR.DS made bits of the output
+  contiguous-state     entries of a contiguous group differ in access flag or dirty state
   missed-contiguous, missed-block
                        leaves that could be larger, with what that would win
 
@@ -80,6 +87,9 @@ Examples:
 
   How much of what is mapped a TLB of 48 entries and one of 1280 hold:
     granule lint vmcore --tlb 48,1280
+
+  Whether the kernel maps memory that it must not, as a dump taken with the machine's /proc/iomem has it:
+    granule lint vmcore --memory-map iomem.txt --rule no-map
 
   With a file of findings that are meant to be so. A line is a rule, addresses and a reason:
     loop 0xffffff0000000000-0xffffff7fffffffff the map of the tables themselves
@@ -123,9 +133,9 @@ The options below \"Missing from the source\" are for every source.";
 /// The place of the tables.
 #[derive(Debug, Args)]
 pub struct SourceArgs {
-    /// ELF core, kdump file, raw image (with --base), or a live QEMU: gdb:HOST:PORT, qmp:PATH
-    #[arg(value_name = "SOURCE", value_parser = Source::from_str)]
-    pub source: Source,
+    /// ELF core, kdump file, raw images (FILE@ADDRESS ..., or one with --base), or a live QEMU: gdb:HOST:PORT, qmp:PATH
+    #[arg(value_name = "SOURCE", value_parser = Source::from_str, required = true)]
+    sources: Vec<Source>,
 
     #[command(flatten)]
     registers: RegisterArgs,
@@ -185,6 +195,16 @@ struct RegisterArgs {
 }
 
 impl SourceArgs {
+    /// The source: raw images are one memory.
+    pub(super) fn source(&self) -> Result<Source, OpenError> {
+        Source::together(&self.sources)
+    }
+
+    /// Whether a live machine is read.
+    fn is_live(&self) -> bool {
+        self.sources.iter().any(is_live)
+    }
+
     /// The options of [`granule_inspect::open`].
     pub fn options(&self) -> granule_inspect::Options {
         self.registers.options()
@@ -258,6 +278,11 @@ pub struct LintArgs {
     #[arg(long, value_name = "FILE")]
     pub(super) accept: Option<PathBuf>,
 
+    /// Memory that must not be mapped: a file with the lines of /proc/iomem, or `found` for the device tree and the EFI
+    /// memory map in the memory
+    #[arg(long, value_name = "FILE")]
+    pub(super) memory_map: Option<PathBuf>,
+
     /// Entries of a TLB, and of a second one: report how much of the mapped memory they hold (modelled)
     #[arg(long, value_name = "ENTRIES", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) tlb: Vec<u64>,
@@ -277,8 +302,8 @@ pub struct LintArgs {
 /// The options of `granule report`.
 #[derive(Debug, Args)]
 pub struct ReportArgs {
-    /// ELF cores, kdump files, raw images (with --base), or live QEMUs: gdb:HOST:PORT, qmp:PATH; FILE.json is taken
-    /// as with --bench
+    /// ELF cores, kdump files, raw images (FILE@ADDRESS[,FILE@ADDRESS...], or one with --base), or live QEMUs:
+    /// gdb:HOST:PORT, qmp:PATH; FILE.json is taken as with --bench
     #[arg(value_name = "SOURCE", required = true, value_parser = Source::from_str)]
     pub(super) sources: Vec<Source>,
 
@@ -339,14 +364,14 @@ fn word(word: &str) -> Result<String, String> {
 impl DumpArgs {
     /// Whether a live machine is read.
     pub fn is_live(&self) -> bool {
-        is_live(&self.from.source) || self.diff.as_ref().is_some_and(is_live)
+        self.from.is_live() || self.diff.as_ref().is_some_and(is_live)
     }
 }
 
 impl LintArgs {
     /// Whether a live machine is read.
-    pub const fn is_live(&self) -> bool {
-        is_live(&self.from.source)
+    pub fn is_live(&self) -> bool {
+        self.from.is_live()
     }
 }
 

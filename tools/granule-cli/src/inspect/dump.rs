@@ -35,7 +35,7 @@ pub fn run(
         )));
     }
     let options = args.from.options();
-    let opened = open(&args.from.source, &options, progress, interrupt)?;
+    let opened = open(&args.from.source()?, &options, progress, interrupt)?;
     opened.notes.iter().for_each(|note| notes(note));
     if let Some(other) = &args.diff {
         let other = open(other, &options, progress, interrupt)?;
@@ -166,7 +166,10 @@ fn explained(
     out: &mut dyn Write,
     interrupt: &Interrupt,
 ) -> Result<u8, Failure> {
-    let translates = |tree: &&Tree| tree.geometry().offset(VirtualAddress(address)).is_some();
+    let translates = |tree: &&Tree| {
+        let address = VirtualAddress(tree.untagged(address));
+        tree.geometry().offset(address).is_some()
+    };
     let mut trees: Vec<&Tree> = opened.trees.iter().filter(translates).collect();
     if trees.is_empty() {
         // The first one reports that it does not.
@@ -194,7 +197,7 @@ fn explained(
         objects.push(Walk {
             owner: tree.owner.to_string(),
             steps: steps.collect(),
-            end: explained.end.to_string(),
+            end: explained.end_in_words(),
         });
     }
     if args.json {

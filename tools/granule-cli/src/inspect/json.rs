@@ -76,6 +76,9 @@ pub(super) struct TreeObject {
     pa_bits: Option<u32>,
     /// Address of the root table.
     root: Hex,
+    /// Address of the root table of the stage 2 through which this tree is, or null. With one, addresses of tables
+    /// and outputs are intermediate physical addresses.
+    stage2_root: Option<Hex>,
     /// Origin of the address: `registers`, `options`, `VMCOREINFO`, `the kernel's data`, `a guess`.
     origin: String,
 }
@@ -90,6 +93,7 @@ impl TreeObject {
             va_bits: geometry.va_bits(),
             pa_bits: tree.output_size().map(|(bits, _)| bits),
             root: Hex(tree.root.0),
+            stage2_root: tree.through.map(|through| Hex(through.root.0)),
             origin: text::origin(tree.origin).to_owned(),
         }
     }

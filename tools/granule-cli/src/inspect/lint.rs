@@ -4,6 +4,7 @@ use std::io::Write;
 
 use granule_inspect::fields::about;
 use granule_inspect::lint::{Accepted, Findings, LintOptions, Linted, Severity, lint};
+use granule_inspect::memory_map::MemoryMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
@@ -11,6 +12,9 @@ use serde_json::Value;
 use super::args::LintArgs;
 use super::{Failure, Interrupt, Progress, Step, UNREADABLE, go_on, open};
 use crate::json::{Hex, Version, value};
+
+/// The value of `--memory-map` for what the memory has.
+const FOUND: &str = "found";
 
 /// Carries the command out and returns its exit code. Notes go to `notes`, a line each.
 /// Fails if the source or the file of accepted findings cannot be read, or the output not be written.
@@ -21,12 +25,31 @@ pub fn run(
     progress: Progress<'_>,
     interrupt: &Interrupt,
 ) -> Result<u8, Failure> {
-    let opened = open(&args.from.source, &args.from.options(), progress, interrupt)?;
+    let file = memory_map_file(args)?;
+    let opened = open(
+        &args.from.source()?,
+        &args.from.options(),
+        progress,
+        interrupt,
+    )?;
     let mut lines = opened.notes.clone();
+    let memory_map = match (&args.memory_map, file) {
+        (Some(_), None) => {
+            let map = MemoryMap::find(&*opened.memory, &mut |_| {}).map_err(Failure::Source)?;
+            lines.push(format!(
+                "no-map memory is that of {}: {} ranges",
+                map.origin,
+                map.no_map.len()
+            ));
+            Some(map)
+        }
+        (_, file) => file,
+    };
     let options = LintOptions {
         rules: args.rule.clone(),
         accepted: accepted(args, &mut lines)?,
         most: args.most,
+        memory_map,
         ..LintOptions::default()
     };
     let linted = lint(&*opened.memory, &opened.trees, &options, &mut |tables| {
@@ -57,6 +80,22 @@ pub fn run(
         Some(Severity::Warning) => 1,
         Some(Severity::Error) => 2,
     })
+}
+
+/// The map of the file of `--memory-map`, if that names one.
+fn memory_map_file(args: &LintArgs) -> Result<Option<MemoryMap>, Failure> {
+    let Some(path) = args
+        .memory_map
+        .as_ref()
+        .filter(|path| path.as_os_str() != FOUND)
+    else {
+        return Ok(None);
+    };
+    let name = path.display();
+    let text = std::fs::read(path).map_err(|error| Failure::Source(format!("{name}: {error}")))?;
+    let map = MemoryMap::of_lines(&String::from_utf8_lossy(&text));
+    map.map(Some)
+        .map_err(|line| Failure::MemoryMap(format!("{name}: {line}")))
 }
 
 fn accepted(args: &LintArgs, lines: &mut Vec<String>) -> Result<Accepted, Failure> {
@@ -153,7 +192,8 @@ fn count(linted: &Linted, severity: Severity) -> u64 {
 }
 
 /// Result of `granule lint --json`: exactly one object on standard output if the source could be opened. If it could
-/// not, there is no object, but one line on standard error, and the exit code is 3, as for bad usage. Else it is 0
+/// not, there is no object, but one line on standard error, and the exit code is 3, as for bad usage, and 2 for a line
+/// of `--memory-map` that is none. Else it is 0
 /// if there is nothing worse than `info`, 1 for a warning, 2 for an error, and 3 if a root table cannot be read.
 ///
 /// The rules:
@@ -171,6 +211,11 @@ fn count(linted: &Linted, severity: Severity) -> u64 {
 /// - `loop` (warning): a table that leads to itself.
 /// - `writable-text` (warning): a writable mapping of text that the privileged level executes and does not write.
 /// - `unreadable-table` (error): a table that the source does not have.
+/// - `hypervisor-memory` (error; warning if it is not writable): tables of EL2 or of stage 2, or code of EL2, that
+///   stage 2 maps.
+/// - `no-map` (warning; info for Device memory): memory that must not be mapped, after `--memory-map`, and is.
+/// - `kept-shareability` (info): outputs with bits 51:50 at which no memory is, under TCR.DS.
+/// - `contiguous-state` (info): a contiguous group whose entries differ in the access flag or the dirty state.
 /// - `missed-contiguous`, `missed-block` (info): leaves that could have the hint, or be blocks: TLB entries and table
 ///   memory that this would win.
 #[derive(Serialize, JsonSchema)]

@@ -31,6 +31,9 @@ pub enum Failure {
     /// Something cannot be read.
     #[error("{0}")]
     Source(String),
+    /// A line of the memory map is none.
+    #[error("{0}")]
+    MemoryMap(String),
     /// A signal came before the end.
     #[error("interrupted: there is no whole result")]
     Interrupted,
@@ -40,6 +43,16 @@ pub enum Failure {
     /// A file cannot be written.
     #[error("{0}: {1}")]
     File(String, io::Error),
+}
+
+impl Failure {
+    /// The exit code.
+    pub const fn code(&self) -> u8 {
+        match self {
+            Self::MemoryMap(_) => 2,
+            _ => UNREADABLE,
+        }
+    }
 }
 
 impl From<OpenError> for Failure {
@@ -75,7 +88,7 @@ fn go_on(interrupt: &Interrupt) -> Result<(), Failure> {
 
 /// Whether somebody waits for the machine of this source to run again.
 pub const fn is_live(source: &Source) -> bool {
-    !matches!(source, Source::File(_))
+    matches!(source, Source::Gdb(_) | Source::Qmp(_))
 }
 
 /// Opens a source and finds its trees. After a signal its memory cannot be read any more, so that every walk

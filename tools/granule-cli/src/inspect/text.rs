@@ -36,9 +36,12 @@ pub(super) fn heading(out: &mut dyn Write, tree: &Tree) -> io::Result<()> {
         1 => format!("root table at {}", tree.root),
         number => format!("{number} root tables from {}", tree.root),
     };
+    let through = tree.through.map_or(String::new(), |through| {
+        format!(", through stage 2 with its root at {}", through.root)
+    });
     writeln!(
         out,
-        "{}: stage {}, {} pages, {} bits of address, {root} of level {}, from {}",
+        "{}: stage {}, {} pages, {} bits of address, {root} of level {}, from {}{through}",
         tree.owner,
         stage(tree),
         size(geometry.page_size().bytes()),

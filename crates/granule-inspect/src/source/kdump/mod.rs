@@ -8,18 +8,19 @@
 //! A dump level leaves pages out by what Linux used them for. Pages of zeros are never among them: their
 //! descriptors share one stored page. So nothing is known of a page that is not in the file.
 
+mod bitmap;
 mod flattened;
 mod pages;
 
 use super::bytes::{ReadAt, Words};
 use super::elf_core;
 use super::memory::{Facts, Memory, OpenError};
-use pages::{Bitmap, DESCRIPTOR, Pages};
+use bitmap::Bitmap;
+use pages::{DESCRIPTOR, Pages};
+use std::io;
 
 /// The beginning of the file.
 pub const SIGNATURE: &[u8; 8] = b"KDUMP   ";
-/// The most bytes of a bitmap: 8 TiB of memory in 4 KiB pages need fewer.
-const MOST_BITMAP: u64 = 256 << 20;
 /// The most bytes of notes.
 const MOST_NOTES: u64 = 64 << 20;
 /// A bit of `status`.
@@ -28,12 +29,35 @@ const INCOMPLETE: u32 = 0x8;
 /// Returns the memory of a kdump-compressed file and its facts about the machine.
 /// Fails if the file is not of an arm64 machine, or its headers are damaged or cut off.
 pub fn open<R: ReadAt + 'static>(file: R) -> Result<(Box<dyn Memory>, Facts), OpenError> {
-    let first = file.take(0, 16, 16).map_err(|_| damaged("it is empty"))?;
+    let first = file
+        .take(0, 16, 16)
+        .map_err(|error| unread("its signature", &error))?;
     let stored = file.bytes();
     if !first.starts_with(flattened::SIGNATURE) {
         return read(file, stored);
     }
     let file = flattened::Flattened::new(file)?;
+    let Some(cut_off) = file.cut_off() else {
+        return unflattened(file, stored);
+    };
+    match unflattened(file, stored) {
+        Ok((memory, mut facts)) => {
+            // The file that the pieces make lacks its end for this reason.
+            if let Some(of_file) = facts.missing.replace(cut_off.clone()) {
+                facts.notes.retain(|note| *note != of_file);
+            }
+            facts.notes.insert(0, cut_off);
+            Ok((memory, facts))
+        }
+        Err(error) => Err(OpenError(format!("{cut_off}: {error}"))),
+    }
+}
+
+/// Opens the file that the pieces of a flattened one make; `stored` as for [`read`].
+fn unflattened<R: ReadAt + 'static>(
+    file: R,
+    stored: u64,
+) -> Result<(Box<dyn Memory>, Facts), OpenError> {
     // makedumpfile flattens ELF cores too (-E -F).
     if file.take(0, 4, 4).is_ok_and(|first| first == *b"\x7fELF") {
         // A core is searched as far as it claims to go.
@@ -50,8 +74,14 @@ pub fn is_kdump(first: &[u8]) -> bool {
     first.starts_with(SIGNATURE) || first.starts_with(flattened::SIGNATURE)
 }
 
+const NAME: &str = "the kdump file";
+
 fn damaged(what: &str) -> OpenError {
-    OpenError(format!("the kdump file is damaged: {what}"))
+    OpenError(format!("{NAME} is damaged: {what}"))
+}
+
+fn unread(part: &str, error: &io::Error) -> OpenError {
+    OpenError::unread(NAME, part, error)
 }
 
 /// The main header's fields that are needed, after 390 bytes of names and 22 of time.
@@ -85,7 +115,7 @@ impl Header {
 fn read<R: ReadAt + 'static>(file: R, stored: u64) -> Result<(Box<dyn Memory>, Facts), OpenError> {
     let header = file
         .take(0, 464, 464)
-        .map_err(|_| damaged("it ends in its header"))?;
+        .map_err(|error| unread("its header", &error))?;
     if !header.starts_with(SIGNATURE) {
         return Err(damaged("its parts make no kdump file"));
     }
@@ -109,7 +139,7 @@ fn read<R: ReadAt + 'static>(file: R, stored: u64) -> Result<(Box<dyn Memory>, F
     // These products of 32-bit numbers cannot overflow.
     let sub = file
         .take(header.block, 104, 104)
-        .map_err(|_| damaged("it ends in its sub header"))?;
+        .map_err(|error| unread("its sub header", &error))?;
     let most_pages = if header.version >= 6 {
         sub.u64_at(96)
     } else {
@@ -124,7 +154,7 @@ fn read<R: ReadAt + 'static>(file: R, stored: u64) -> Result<(Box<dyn Memory>, F
 
     let mut facts = Facts::default();
     if header.status & INCOMPLETE != 0 {
-        facts.say("the kdump file is marked as incomplete".into());
+        facts.lacks("the kdump file is marked as incomplete".into());
     }
     if header.version >= 3 {
         match file.take(sub.u64_at(32), sub.u64_at(40), MOST_NOTES) {
@@ -144,18 +174,23 @@ fn read<R: ReadAt + 'static>(file: R, stored: u64) -> Result<(Box<dyn Memory>, F
     if each.saturating_mul(8) < most_pages {
         return Err(damaged("its bitmaps are shorter than its memory"));
     }
-    let bitmap = |start| {
-        let bytes = file.take(start, most_pages.div_ceil(8), MOST_BITMAP);
-        bytes.map_err(|error| damaged(&format!("its bitmaps: {error}")))
-    };
-    let there = Bitmap::new(bitmap(bitmaps)?, most_pages);
-    let dumped = Bitmap::new(bitmap(bitmaps + each)?, most_pages);
+    let dumped = Bitmap::new(&file, bitmaps + each, most_pages)
+        .map_err(|error| unread("its bitmaps", &error))?;
     let descriptors = bitmaps + header.bitmap_blocks * header.block;
     // Each page takes its descriptor: a search of more pages than the file can have might not end.
     if dumped.count() > stored / DESCRIPTOR {
         return Err(damaged("its bitmap has more pages than the file"));
     }
-    let pages = Pages::new(file, header.block, there, dumped, descriptors);
+    let pages = Pages::new(file, header.block, bitmaps, dumped, descriptors);
+    match pages.cut_off() {
+        Ok(0) => {}
+        Ok(bytes) => facts.lacks(format!(
+            "{NAME} is cut off: {bytes} bytes of its pages are missing"
+        )),
+        Err(error) => facts.lacks(format!(
+            "{NAME} is cut off in its page descriptors: {error}"
+        )),
+    }
     Ok((Box::new(pages), facts))
 }
 

@@ -1,16 +1,19 @@
 //! The pages of a kdump file: which there are, where each is, and what it was compressed with.
 
+use super::bitmap::{Bitmap, is_set};
 use crate::source::bytes::{ReadAt, Words};
 use crate::source::cache::Cache;
 use crate::source::memory::{Memory, ReadError};
 use granule::arch::PhysicalAddress;
 use std::cell::RefCell;
-use std::io::Read;
+use std::io::{self, Read};
 use std::ops::Range;
 use std::rc::Rc;
 
 /// The bytes of a page descriptor.
 pub(super) const DESCRIPTOR: u64 = 24;
+/// The last descriptors that are looked at for the end of the file: pages of zeros lie at the front.
+const LAST: u64 = 1024;
 /// The flags of a page descriptor.
 const ZLIB: u32 = 0x1;
 const LZO: u32 = 0x2;
@@ -20,90 +23,13 @@ const ZSTD: u32 = 0x20;
 /// The most bytes of memory that a compressed page may require (zstd's window).
 const MOST_WINDOW: u64 = 8 << 20;
 
-/// The bytes of a bitmap that are counted together.
-const CHUNK: usize = 512;
-
-/// One bit for each page.
-#[derive(Debug)]
-pub(super) struct Bitmap {
-    bytes: Vec<u8>,
-    pages: u64,
-    /// The set bits before each chunk.
-    before: Vec<u64>,
-}
-
-impl Bitmap {
-    pub(super) fn new(bytes: Vec<u8>, pages: u64) -> Self {
-        let mut before = Vec::new();
-        let mut count = 0;
-        for chunk in bytes.chunks(CHUNK) {
-            before.push(count);
-            count += ones(chunk);
-        }
-        Self {
-            bytes,
-            pages,
-            before,
-        }
-    }
-
-    /// The number of set bits.
-    pub(super) fn count(&self) -> u64 {
-        ones(&self.bytes)
-    }
-
-    fn has(&self, page: u64) -> bool {
-        let byte = usize::try_from(page / 8).ok();
-        let byte = byte.and_then(|at| self.bytes.get(at)).copied();
-        page < self.pages && byte.unwrap_or(0) >> (page % 8) & 1 != 0
-    }
-
-    /// The number of set bits before that of `page`, which there is.
-    fn rank(&self, page: u64) -> u64 {
-        let at = usize::try_from(page / 8).unwrap_or(usize::MAX);
-        let chunk = at / CHUNK;
-        let (Some(before), Some(bytes)) =
-            (self.before.get(chunk), self.bytes.get(chunk * CHUNK..=at))
-        else {
-            return 0;
-        };
-        let last = bytes.last().map_or(0, |byte| byte >> (page % 8));
-        before + ones(bytes) - u64::from(last.count_ones())
-    }
-
-    /// The pages whose bits are set, as ranges.
-    fn ranges(&self) -> Vec<Range<u64>> {
-        let mut ranges: Vec<Range<u64>> = Vec::new();
-        for (at, byte) in self
-            .bytes
-            .iter()
-            .enumerate()
-            .filter(|(_, byte)| **byte != 0)
-        {
-            for bit in (0..8).filter(|bit| byte >> bit & 1 != 0) {
-                let page = at as u64 * 8 + bit;
-                match ranges.last_mut() {
-                    _ if page >= self.pages => {}
-                    Some(last) if last.end == page => last.end += 1,
-                    _ => ranges.push(page..page + 1),
-                }
-            }
-        }
-        ranges
-    }
-}
-
-fn ones(bytes: &[u8]) -> u64 {
-    bytes.iter().map(|byte| u64::from(byte.count_ones())).sum()
-}
-
 #[derive(Debug)]
 pub(super) struct Pages<R> {
     file: R,
     page_bytes: u64,
-    /// The pages that the machine has.
-    there: Bitmap,
-    /// Those that the file has.
+    /// The offset of the bitmap of the pages that the machine has, for as many pages as the other.
+    there: u64,
+    /// The pages that the file has.
     dumped: Bitmap,
     /// The offset of the first page descriptor.
     descriptors: u64,
@@ -114,7 +40,7 @@ impl<R: ReadAt> Pages<R> {
     pub(super) fn new(
         file: R,
         page_bytes: u64,
-        there: Bitmap,
+        there: u64,
         dumped: Bitmap,
         descriptors: u64,
     ) -> Self {
@@ -133,25 +59,46 @@ impl<R: ReadAt> Pages<R> {
         if let Some(page) = self.cache.borrow().get(number) {
             return Ok(page);
         }
-        let page: Rc<[u8]> = if self.dumped.has(number) {
-            let bytes = self.read_page(number);
-            bytes
-                .map_err(|why| ReadError::Damaged { address, why })?
-                .into()
-        } else if self.there.has(number) {
-            return Err(ReadError::LeftOut(address));
-        } else {
-            return Err(ReadError::Absent(address));
+        let failed = |why| ReadError::Damaged { address, why };
+        let no_bit = |error| failed(format!("its bit in the bitmap: {error}"));
+        let rank = self.dumped.rank(&self.file, number).map_err(no_bit)?;
+        let Some(rank) = rank else {
+            let there = number < self.dumped.pages();
+            let there = there && is_set(&self.file, self.there, number).map_err(no_bit)?;
+            return Err(match there {
+                true => ReadError::LeftOut(address),
+                false => ReadError::Absent(address),
+            });
         };
+        let page: Rc<[u8]> = self.read_page(rank).map_err(failed)?.into();
         self.cache.borrow_mut().put(number, &page);
         Ok(page)
     }
 
-    fn read_page(&self, number: u64) -> Result<Vec<u8>, String> {
-        let place = DESCRIPTOR
-            .checked_mul(self.dumped.rank(number))
-            .and_then(|offset| offset.checked_add(self.descriptors))
-            .ok_or("its descriptor lies outside the file")?;
+    /// The number of bytes by which the file ends before its last pages, as their descriptors have them.
+    /// Fails if it ends before the last descriptor.
+    pub(super) fn cut_off(&self) -> io::Result<u64> {
+        let last = self.dumped.count().min(LAST);
+        let place = self.descriptor(self.dumped.count() - last);
+        let bytes = last * DESCRIPTOR;
+        let descriptors = self.file.take(place, bytes, bytes)?;
+        let (descriptors, _) = descriptors.as_chunks::<{ DESCRIPTOR as usize }>();
+        let ends = descriptors
+            .iter()
+            .map(|it| it.u64_at(0).saturating_add(u64::from(it.u32_at(8))));
+        Ok(ends
+            .max()
+            .map_or(0, |end| end.saturating_sub(self.file.bytes())))
+    }
+
+    /// The offset of the descriptor of the page that comes after `rank` others.
+    const fn descriptor(&self, rank: u64) -> u64 {
+        self.descriptors
+            .saturating_add(rank.saturating_mul(DESCRIPTOR))
+    }
+
+    fn read_page(&self, rank: u64) -> Result<Vec<u8>, String> {
+        let place = self.descriptor(rank);
         let descriptor = self
             .file
             .take(place, DESCRIPTOR, DESCRIPTOR)
@@ -241,32 +188,9 @@ impl<R: ReadAt> Memory for Pages<R> {
 
     fn ranges(&self) -> Vec<Range<u64>> {
         let scale = |page: u64| page.saturating_mul(self.page_bytes);
-        let ranges = self.dumped.ranges().into_iter();
+        let ranges = self.dumped.ranges(&self.file).into_iter();
         ranges
             .map(|range| scale(range.start)..scale(range.end))
             .collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranks_and_ranges_agree_with_counting() {
-        let bytes: Vec<u8> = (0..2000_u32).map(|at| (at * at / 7) as u8).collect();
-        let bitmap = Bitmap::new(bytes, 15_990);
-        let (mut rank, mut pages) = (0, Vec::new());
-        for page in 0..16_000 {
-            if bitmap.has(page) {
-                assert_eq!(bitmap.rank(page), rank, "{page}");
-                rank += 1;
-                pages.push(page);
-            }
-        }
-        assert!(pages.last().is_some_and(|last| *last < 15_990));
-        let ranges = bitmap.ranges();
-        assert!(ranges.windows(2).all(|two| two[0].end < two[1].start));
-        assert!(ranges.into_iter().flatten().eq(pages));
     }
 }

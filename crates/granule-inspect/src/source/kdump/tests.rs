@@ -41,7 +41,171 @@ fn dump(page_bytes: u32) -> Kdump {
         level: 0,
         vmcoreinfo: b"PAGESIZE=4096\nSYMBOL(swapper_pg_dir)=ffff800081b4c000\n".to_vec(),
         notes: cpu_note(1, 2, 3),
+        ..Kdump::default()
     }
+}
+
+/// The bitmaps of these machines have up to 2^37 bytes: nothing may scale with that.
+#[test]
+fn memory_at_any_address_is_read() {
+    for page_bytes in [1 << 12, 1 << 14, 1 << 16] {
+        let bytes = u64::from(page_bytes);
+        for shift in [31, 43, 46, 48, 51] {
+            let first = (1 << shift) / bytes;
+            let stored =
+                (first - 1..first + 3).map(|number| (number, (page(number, page_bytes), 0)));
+            let dump = Kdump {
+                pages: first + 3,
+                stored_alone: true,
+                stored: stored.collect(),
+                ..dump(page_bytes)
+            };
+            let file = tempfile::tempfile().unwrap();
+            // Some file systems have no files of 16 TiB.
+            if dump.write_to(&file).is_err() && shift > 46 {
+                continue;
+            }
+            let (memory, facts) = open(crate::source::bytes::DumpFile::new(file).unwrap()).unwrap();
+            assert!(facts.notes.is_empty(), "{:?}", facts.notes);
+            let range = (first - 1) * bytes..(first + 3) * bytes;
+            assert_eq!(memory.ranges(), vec![range; 1]);
+            for number in first - 1..first + 3 {
+                let mut buffer = vec![0; page_bytes as usize];
+                memory
+                    .read(PhysicalAddress(number * bytes), &mut buffer)
+                    .unwrap();
+                assert_eq!(buffer, page(number, page_bytes), "{number:#x}");
+            }
+            for absent in [0, first / 2, first - 2, first + 3] {
+                let error = memory
+                    .read(PhysicalAddress(absent * bytes), &mut [0; 4])
+                    .unwrap_err();
+                assert!(error.to_string().starts_with("no memory at"), "{error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_cut_off_is_the_first_thing_that_is_missing() {
+    let whole = dump(4096).file();
+    let stream = flattened_in_order(&whole, 1000);
+    let note = |file: &[u8]| match open(file.to_vec()) {
+        Ok((_, facts)) => facts.missing.unwrap_or_default(),
+        Err(error) => error.to_string(),
+    };
+    assert_eq!(
+        (note(&whole), note(&stream)),
+        (String::new(), String::new())
+    );
+    let end = stream.len();
+    for (file, words) in [
+        (
+            &whole[..whole.len() - 1],
+            "the kdump file is cut off: 1 bytes of its pages are missing",
+        ),
+        (
+            &whole[..4 * 4096 + 30],
+            "the kdump file is cut off in its page descriptors",
+        ),
+        (
+            &whole[..3 * 4096 - 1],
+            "the kdump file is damaged: its bitmaps: the file ends before that",
+        ),
+        (
+            &whole[..4096],
+            "the kdump file is damaged: its sub header: the file ends before that",
+        ),
+        (
+            &stream[..end - 1],
+            "the flattened dump is cut off: it has no mark of its end",
+        ),
+        (
+            &stream[..end - 17],
+            "cut off: 1 bytes of its last piece are missing, or more",
+        ),
+        (
+            &stream[..9000],
+            "the flattened dump is cut off: 176 bytes of its last piece are missing, or more: the kdump",
+        ),
+        (
+            &stream[..4096 + 16],
+            "cut off: 1000 bytes of its last piece are missing, or more, and no piece",
+        ),
+        (
+            &stream[..4096],
+            "the flattened dump is cut off: it has no mark of its end, and no piece",
+        ),
+    ] {
+        let note = note(file);
+        assert!(note.contains(words), "{}: {note}", file.len());
+    }
+}
+
+/// As QEMU writes them: pieces in the order of their offsets.
+fn flattened_in_order(file: &[u8], piece: usize) -> Vec<u8> {
+    let mut stream = flattened(&[], 1);
+    let end = stream.split_off(4096);
+    for (number, bytes) in file.chunks(piece).enumerate() {
+        stream.extend(((number * piece) as u64).to_be_bytes());
+        stream.extend((bytes.len() as u64).to_be_bytes());
+        stream.extend(bytes);
+    }
+    [stream, end].concat()
+}
+
+#[test]
+fn pieces_are_found_again_in_any_order_and_however_many_there_are() {
+    // More groups of pieces than are kept, from both ends, and pieces that replace others of their group and of
+    // groups before.
+    let mut file: Vec<u8> = (0..600_000_u32)
+        .map(|at| (u64::from(at).pow(2) >> 7) as u8)
+        .collect();
+    let mut stream = flattened_in_order(&file[..300_000], 1);
+    stream.truncate(stream.len() - 16);
+    stream.extend(&flattened(&file[300_000..], 1)[4096..]);
+    for (number, head) in (0..300_000).zip((4096 + 300_000 * 17..).step_by(17)) {
+        let offset = u64::from_be_bytes(stream[head..head + 8].try_into().unwrap());
+        assert_eq!(offset, 299_999 - number);
+        stream[head..head + 8].copy_from_slice(&(offset + 300_000).to_be_bytes());
+    }
+    stream.truncate(stream.len() - 16);
+    for (offset, bytes) in [(100_u64, 4000_u64), (200, 5), (203, 1)] {
+        stream.extend(offset.to_be_bytes());
+        stream.extend(bytes.to_be_bytes());
+        stream.extend(vec![bytes as u8; bytes as usize]);
+        file[offset as usize..][..bytes as usize].fill(bytes as u8);
+    }
+    stream.extend([0xff; 16]);
+    let real = flattened::Flattened::new(stream).unwrap();
+    assert_eq!((real.bytes(), real.cut_off()), (600_000, None));
+    for start in (0..599_000_u32)
+        .step_by(9973)
+        .rev()
+        .chain((0..4200_u32).step_by(50))
+    {
+        let mut read = vec![0; 1000];
+        real.read_at(start.into(), &mut read).unwrap();
+        assert_eq!(read, file[start as usize..][..1000], "{start}");
+    }
+    assert!(real.read_at(599_001, &mut [0; 1000]).is_err());
+}
+
+#[test]
+fn a_limit_that_is_hit_is_named_and_is_no_damage() {
+    let mut file = dump(4096).file();
+    file[4096 + 40..4096 + 48].copy_from_slice(&(65_u64 << 20).to_le_bytes());
+    file.resize(66 << 20, 0);
+    let (_, facts) = open(file).unwrap();
+    assert_eq!(
+        facts.notes,
+        ["VMCOREINFO cannot be read: it has 68157440 bytes, and at most 67108864 are read"]
+    );
+    let error = unread("its x", &std::io::ErrorKind::FileTooLarge.into()).to_string();
+    assert!(
+        error.starts_with("the kdump file cannot be read: its x"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -17,7 +17,10 @@ const MAP: &str = "FlatView #0\n AS \"I/O\", root: io\n  0000000000000000-000000
     0000000000000000-0000000003ffffff (prio 0, romd): virt.flash0\n  \
     0000000009000000-0000000009000fff (prio 0, i/o): pl011\n  \
     0000000040000000-0000000040000fff (prio 0, ram): ram\n  \
-    0000000040001000-000000005fffffff (prio 0, ram): ram @0000000000001000\n";
+    0000000040001000-000000005fffffff (prio 0, ram): ram @0000000000001000\n\n\
+    FlatView #2\n AS \"cpu-secure-memory-0\", root: all\n  \
+    0000000000000000-0000000003ffffff (prio 0, romd): virt.flash0\n  \
+    000000000e000000-000000000effffff (prio 0, ram): virt.secure-ram\n";
 
 /// The answers of a QEMU with one CPU until its first memory is read.
 fn script() -> String {
@@ -73,6 +76,16 @@ fn registers_and_memory() {
         .read(PhysicalAddress(0x900_0000), &mut bytes)
         .unwrap_err();
     assert_eq!(absent.to_string(), "no memory at 0x9000000");
+    // The tables of firmware are in memory that another address space has.
+    let secure = machine
+        .read(PhysicalAddress(0xe00_0000), &mut bytes)
+        .unwrap_err();
+    assert!(
+        secure
+            .to_string()
+            .starts_with("the memory at 0xe000000 is secure RAM"),
+        "{secure}"
+    );
     let gone = machine
         .read(PhysicalAddress(0x4100_0000), &mut bytes)
         .unwrap_err();
@@ -125,5 +138,5 @@ fn memory_maps() {
         assert_eq!(line(other), None, "{other}");
     }
     let unordered = format!("FlatView #0\n AS \"memory\"\n{ram}\n{ram}\n");
-    assert_eq!(memory_map(&unordered).len(), 1);
+    assert_eq!(memory_map(&unordered, &["cpu-memory-0", "memory"]).len(), 1);
 }

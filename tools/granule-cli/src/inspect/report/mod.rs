@@ -107,6 +107,13 @@ fn is_results(source: &Source) -> bool {
 fn describe(source: &Source) -> String {
     match source {
         Source::File(path) => path.display().to_string(),
+        Source::Raw(images) => {
+            let paths: Vec<_> = images
+                .iter()
+                .map(|(path, _)| path.display().to_string())
+                .collect();
+            paths.join(",")
+        }
         Source::Gdb(endpoint) => format!("gdb:{endpoint}"),
         Source::Qmp(endpoint) => format!("qmp:{endpoint}"),
     }

@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod sources;
+
 use granule_testing::text::{assert_contains, assert_starts_with};
 use std::io::Write;
 use std::process::{Command, Output};
