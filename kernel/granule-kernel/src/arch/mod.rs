@@ -5,4 +5,5 @@ pub(crate) mod boot_stack;
 pub(crate) mod counter;
 pub(crate) mod cpu;
 pub(crate) mod image;
+pub(crate) mod left_on;
 pub(crate) mod sctlr;
