@@ -23,7 +23,8 @@
 //! - `reason`: half a sentence that a person understands.
 //!
 //! The tests check that no entry prefers a size that it forbids, and that no earlier entry hides a
-//! later one.
+//! later one. `make test-peers` demands an entry for each machine of Apple's among the trees of
+//! Debian's kernels.
 
 use super::bytes::same;
 use super::sizes::SizeSet;
@@ -79,7 +80,7 @@ const NONE: SizeSet = SizeSet::NONE;
 /// The known machines with preferred or forbidden sizes.
 pub const MACHINES: &[KnownMachine] = &[
     KnownMachine {
-        name: "Apple M1 or M2",
+        name: "Apple M1, M2 or M3",
         is: &[
             Mark::Compatible("apple,t8103"),
             Mark::Compatible("apple,t6000"),
@@ -89,6 +90,12 @@ pub const MACHINES: &[KnownMachine] = &[
             Mark::Compatible("apple,t6020"),
             Mark::Compatible("apple,t6021"),
             Mark::Compatible("apple,t6022"),
+            Mark::Compatible("apple,t8122"),
+            Mark::Compatible("apple,t6030"),
+            Mark::Compatible("apple,t6031"),
+            Mark::Compatible("apple,t6032"),
+            Mark::Compatible("apple,t6033"),
+            Mark::Compatible("apple,t6034"),
         ],
         preferred: &[K16],
         forbidden: NONE.with(K4),
@@ -108,13 +115,14 @@ pub const MACHINES: &[KnownMachine] = &[
         reason: "little memory, an IOMMU (DART) with 4k pages, and a CPU with 4k and 64k",
     },
     KnownMachine {
-        name: "Apple A9, A10 or A11",
+        name: "Apple A9, A10, A11 or T2",
         is: &[
             Mark::Compatible("apple,s8000"),
             Mark::Compatible("apple,s8001"),
             Mark::Compatible("apple,s8003"),
             Mark::Compatible("apple,t8010"),
             Mark::Compatible("apple,t8011"),
+            Mark::Compatible("apple,t8012"),
             Mark::Compatible("apple,t8015"),
         ],
         preferred: &[K16],

@@ -31,6 +31,7 @@ mod made_trees;
 pub mod merge_candidates;
 pub mod parameters;
 pub mod persist;
+pub mod random;
 pub mod rate_limit;
 pub mod sched;
 pub mod sizes;

@@ -85,6 +85,9 @@ pub trait Env {
     /// Fills `into` with random bytes.
     fn random(&mut self, into: &mut [u8]);
 
+    /// Whether nobody can guess what [`random`](Self::random) gives.
+    fn is_random_seeded(&self) -> bool;
+
     /// The memory of the machine.
     fn ram(&self) -> Ram;
 
@@ -102,6 +105,9 @@ pub trait Env {
 
     /// Sets the caller's general registers.
     fn set_registers(&mut self, registers: &Registers);
+
+    /// The bits of PSTATE that the caller may set, [`pstate_of_users`](crate::signals::frame::pstate_of_users).
+    fn pstate_bits(&self) -> u64;
 
     /// The caller's floating-point and SIMD registers.
     fn fp(&self) -> FpRegisters;

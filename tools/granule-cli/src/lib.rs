@@ -44,5 +44,5 @@ pub mod watch;
 
 pub use bootrec::BootRecord;
 pub use initramfs::Initramfs;
-pub use request::{Barriers, Firmware, Kexec, LinearMap, PageSize, Request, Rodata};
+pub use request::{Barriers, Firmware, KaslrSeed, Kexec, LinearMap, PageSize, Request, Rodata};
 pub use result::{Boot, Outcome};

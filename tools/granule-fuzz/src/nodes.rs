@@ -328,7 +328,11 @@ fn interrupts(tree: &[u8]) {
         Ok(Controller::GicV3 {
             distributor,
             redistributors,
+            stride,
         }) => {
+            assert!(
+                stride.is_none_or(|stride| stride >= 0x2_0000 && stride.is_multiple_of(0x1_0000))
+            );
             assert!((1..=MOST_REGIONS).contains(&redistributors.len()));
             std::iter::once(distributor).chain(redistributors).collect()
         }

@@ -112,6 +112,26 @@ impl<const N: usize> Memblock<N> {
         Ok(overlap)
     }
 
+    /// Adds a bank as [`add_bank`](Memblock::add_bank) does, however many there are: where there are too many, the
+    /// smallest is left out. Returns the number of its bytes.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`Error::Overflow`]. Nothing has changed then.
+    pub fn add_bank_or_leave_out(&mut self, start: u64, size: u64) -> Result<u64, Error> {
+        match self.add_bank(start, size) {
+            Err(Error::TooManyRegions { .. }) => {}
+            other => return other.map(|_| 0),
+        }
+        let smallest = self.banks().iter().map(|bank| bank.len()).min();
+        if smallest.is_none_or(|smallest| smallest >= size) {
+            return Ok(size);
+        }
+        let smallest = self.banks.take_smallest();
+        self.add_bank(start, size)?;
+        Ok(smallest.map_or(0, Region::len))
+    }
+
     /// Reserves a range: it is mapped like other RAM, but never allocated. A range may be reserved
     /// twice, and may lie outside RAM; see [`Memblock::reserved_outside_ram`].
     ///
@@ -131,7 +151,7 @@ impl<const N: usize> Memblock<N> {
     /// Fails with [`Error::Overflow`]. Nothing has changed then.
     pub fn reserve_coarsely(&mut self, start: u64, size: u64) -> Result<u64, Error> {
         self.reserve(start, size)?;
-        Ok(self.reserved.make_room(N >> 2))
+        Ok(self.reserved.make_room(N >> 2, &[]))
     }
 
     /// Marks a range that must never be mapped or allocated.
@@ -141,6 +161,23 @@ impl<const N: usize> Memblock<N> {
     /// Fails with [`Error::Overflow`] and [`Error::TooManyRegions`]. Nothing has changed then.
     pub fn mark_no_map(&mut self, start: u64, size: u64) -> Result<(), Error> {
         insert(&mut self.no_map, RangeList::NoMap, start, size).map(|_| ())
+    }
+
+    /// Marks a range as [`mark_no_map`](Memblock::mark_no_map) does, however many there are: where there are too many,
+    /// those that are nearest to each other become one, with the memory between them. That is memory without a
+    /// reservation as long as there is any. Returns the number of these bytes.
+    ///
+    /// # Errors
+    ///
+    /// Fails with [`Error::Overflow`]. Nothing has changed then.
+    pub fn mark_no_map_coarsely(&mut self, start: u64, size: u64) -> Result<u64, Error> {
+        match self.mark_no_map(start, size) {
+            Err(Error::TooManyRegions { .. }) => {}
+            other => return other.map(|()| 0),
+        }
+        let joined = self.no_map.make_room(1, self.reserved.as_slice());
+        self.mark_no_map(start, size)?;
+        Ok(joined)
     }
 
     /// Frees a reserved range, whether it comes from `allocate` or from

@@ -194,9 +194,9 @@ impl<const N: usize> Regions<N> {
         Some(smallest)
     }
 
-    /// Makes room for `spare` more ranges, by joining those that are nearest to each other. Returns how many
-    /// bytes between ranges the list contains now.
-    pub(super) fn make_room(&mut self, spare: usize) -> u64 {
+    /// Makes room for `spare` more ranges, by joining those that are nearest to each other, and across a range of
+    /// `kept` only where there is one in each gap. Returns how many bytes between ranges the list contains now.
+    pub(super) fn make_room(&mut self, spare: usize, kept: &[Region]) -> u64 {
         let mut joined = 0_u64;
         while self.len.saturating_add(spare) > N {
             let pairs = self.as_slice().windows(2).enumerate();
@@ -204,7 +204,12 @@ impl<const N: usize> Regions<N> {
                 [below, above] => Some((above.start.saturating_sub(below.end), at, *below, *above)),
                 _ => None,
             });
-            let Some((gap, at, below, above)) = gaps.min_by_key(|(gap, ..)| *gap) else {
+            let holds_kept = |below: &Region, above: &Region| {
+                let next = kept.partition_point(|kept| kept.end <= below.end);
+                kept.get(next).is_some_and(|kept| kept.start < above.start)
+            };
+            let best = gaps.min_by_key(|(gap, _, below, above)| (holds_kept(below, above), *gap));
+            let Some((gap, at, below, above)) = best else {
                 break;
             };
             let both = Region {

@@ -159,9 +159,8 @@ fn check(
         return Err(ConsoleError::InNoMap);
     }
     // RAM is Normal memory in the linear map, and the allocator hands it out.
-    let mut banks = tree
-        .nodes()
-        .filter(|node| node.is_memory() && node.is_usable());
+    let nodes = tree.root().into_iter().flat_map(|root| root.children());
+    let mut banks = nodes.filter(|node| node.is_memory() && node.is_usable());
     let holds = |node: Node<'_>| {
         let mut reg = node.reg().into_iter().flatten().flatten();
         reg.any(|bank| registers.meets(bank))

@@ -300,7 +300,7 @@ fn machines_are_found_by_what_they_are() {
         assert_eq!(name(identity(none)), None, "{none:?}");
     }
     let m1 = name(identity(&["apple,j274", "apple,t8103"]));
-    assert_eq!(m1, Some("Apple M1 or M2"));
+    assert_eq!(m1, Some("Apple M1, M2 or M3"));
     let grace = Identity {
         soc: Some(0x036b_0241),
         ..identity(&["x"])

@@ -17,6 +17,8 @@ pub struct Common {
     pub level_hint: bool,
     /// FEAT_HAFDBS.
     pub hardware_dirty: u32,
+    /// FEAT_E0PD: an access from EL0 to the kernel's half faults in the same time whatever is mapped there.
+    pub e0pd: bool,
     /// Bits of ASID.
     pub asid_bits: u32,
     /// The page sizes.
@@ -36,6 +38,7 @@ impl Common {
             tlbi_range: tlb.range,
             level_hint: tlb.level_hint,
             hardware_dirty: cpu.hardware_dirty(),
+            e0pd: cpu.mmfr2 >> 60 != 0,
             asid_bits: cpu.asid_bits(),
             page_sizes: SizeSet::from(cpu),
             wide_sizes: PageSize::ALL
@@ -55,6 +58,7 @@ impl Common {
             tlbi_range: self.tlbi_range && other.tlbi_range,
             level_hint: self.level_hint && other.level_hint,
             hardware_dirty: self.hardware_dirty.min(other.hardware_dirty),
+            e0pd: self.e0pd && other.e0pd,
             asid_bits: self.asid_bits.min(other.asid_bits),
             page_sizes: self.page_sizes.and(other.page_sizes),
             wide_sizes: self.wide_sizes.and(other.wide_sizes),
@@ -76,13 +80,13 @@ mod tests {
             midr: 0x000f_0510,
             mmfr0: 2 << 4 | 2 << 20 | 1 << 28,
             mmfr1: 2,
-            mmfr2: 1 << 48 | 2 << 52,
+            mmfr2: 1 << 48 | 2 << 52 | 1 << 60,
             isar0: 2 << 56,
         };
         let all = Common::of_boot_cpu(&able, Errata::NONE);
         assert_eq!(all.and(&able), all);
         assert_eq!(all.bbm_level, 2);
-        assert!(all.tlbi_range && all.level_hint);
+        assert!(all.tlbi_range && all.level_hint && all.e0pd);
         assert_eq!(all.page_sizes, SizeSet::ALL);
         // Cortex-A76 r0p0: erratum 1286807 repeats TLBIs. 16K pages without 52 bits, none of 4K.
         let weak = CpuFeatures {
@@ -96,7 +100,7 @@ mod tests {
         for both in [all.and(&weak), weak_first] {
             assert_eq!((both.bbm_level, both.hardware_dirty), (0, 1));
             assert_eq!(both.asid_bits, 8);
-            assert!(!both.tlbi_range && !both.level_hint);
+            assert!(!both.tlbi_range && !both.level_hint && !both.e0pd);
             assert_eq!(both.page_sizes, SizeSet::NONE.with(K16).with(K64));
             assert!(!both.wide_sizes.has(K4) && !both.wide_sizes.has(K16));
             assert!(both.errata.needs(Workaround::RepeatTlbi));

@@ -66,6 +66,8 @@ pub enum LeftOut {
     NoRelease,
     /// Its node has no readable `reg`.
     BadReg,
+    /// Its `reg` has bits outside the affinity fields.
+    NoAffinity,
     /// Another node has the same `reg`.
     Twice,
 }
@@ -78,6 +80,9 @@ impl fmt::Display for LeftOut {
                 "its cpu-release-addr is not one address, of 32 or 64 bits and a multiple of 8"
             }
             Self::BadReg => "its reg is not one address of at most 64 bits",
+            Self::NoAffinity => {
+                "its reg has bits outside the affinity fields of MPIDR (39 to 32 and 23 to 0)"
+            }
             Self::Twice => "another node has the same reg",
         })
     }
@@ -95,21 +100,19 @@ pub fn cpus<'a>(tree: &Tree<'a>, boot: u64, found: &mut impl Found<'a>) -> usize
             expected += 1;
             let affinity = affinity(&cpu);
             let method = match affinity {
-                None => Err(LeftOut::BadReg),
-                Some(affinity) if affinity == boot && !seen_boot => {
+                Err(why) => Err(why),
+                Ok(affinity) if affinity == boot && !seen_boot => {
                     seen_boot = true;
                     continue;
                 }
-                Some(affinity) if affinity == boot || found.is_known(affinity) => {
-                    Err(LeftOut::Twice)
-                }
-                Some(affinity) => enable_method(&cpu).map(|by| Other { affinity, by }),
+                Ok(affinity) if affinity == boot || found.is_known(affinity) => Err(LeftOut::Twice),
+                Ok(affinity) => enable_method(&cpu).map(|by| Other { affinity, by }),
             };
             match method {
                 Ok(other) => found.found(other),
                 Err(why) => found.left_out(NotStarted {
                     node: cpu.path(),
-                    affinity,
+                    affinity: affinity.ok(),
                     why,
                 }),
             }
@@ -137,9 +140,12 @@ fn is_usable(node: &Node<'_>) -> bool {
     node.is_usable() || node.text(b"status") == Some(b"disabled")
 }
 
-fn affinity(node: &Node<'_>) -> Option<u64> {
-    let id = node.reg()?.next().flatten()?.start;
-    (id & !AFFINITY == 0).then_some(id)
+fn affinity(node: &Node<'_>) -> Result<u64, LeftOut> {
+    let first = node.reg().and_then(|mut reg| reg.next().flatten());
+    match first.ok_or(LeftOut::BadReg)?.start {
+        id if id & !AFFINITY == 0 => Ok(id),
+        _ => Err(LeftOut::NoAffinity),
+    }
 }
 
 fn enable_method(node: &Node<'_>) -> Result<EnableMethod, LeftOut> {
@@ -290,12 +296,13 @@ mod tests {
         let release =
             "its cpu-release-addr is not one address, of 32 or 64 bits and a multiple of 8";
         let reg = "its reg is not one address of at most 64 bits";
+        let bits = "its reg has bits outside the affinity fields of MPIDR (39 to 32 and 23 to 0)";
         let expected = [
             ("1 (MPIDR 0x1)", method),
             ("2 (MPIDR 0x2)", release),
             ("4 (MPIDR 0x3)", "another node has the same reg"),
             ("5 (MPIDR 0x0)", "another node has the same reg"),
-            ("6", reg),
+            ("6", bits),
             ("7", reg),
             ("9 (MPIDR 0x6)", method),
         ];

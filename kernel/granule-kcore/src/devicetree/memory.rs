@@ -13,7 +13,7 @@
 use super::{OwnPath, child, own};
 use core::fmt;
 use core::ops::Range;
-use granule_boot::chosen::USABLE_MEMORY_RANGE as USABLE_RANGE;
+use granule_boot::chosen::{InitrdError, USABLE_MEMORY_RANGE as USABLE_RANGE};
 use granule_boot::memblock::{self, Memblock, Region};
 use granule_boot::peek::USABLE_MEMORY as USABLE;
 use granule_boot::tree::{self, Node, Path, Reg, Tree};
@@ -72,14 +72,20 @@ pub enum Warning<'a> {
     PartialEntry(Path<'a>, &'static str),
     /// A reservation reaches the end of the address space.
     EndlessReservation(tree::Range),
+    /// There are too many banks: the smallest, of so many bytes together, are left out.
+    SmallBanks(u64),
     /// There are too many reservations: these bytes between them are reserved too.
     ReservedBetween(u64),
+    /// There are too many no-map ranges: these bytes between them are not mapped either.
+    NoMapBetween(u64),
     /// A reservation has no byte of RAM.
     ReservedOutside(tree::Range),
     /// Another kernel leaves only a part of the node's memory.
     Usable(Path<'a>),
     /// Another kernel leaves only these bytes.
     UsableRange(u64),
+    /// The words for the initial ramdisk name none.
+    Initrd(InitrdError),
 }
 
 impl fmt::Display for Warning<'_> {
@@ -98,6 +104,14 @@ impl fmt::Display for Warning<'_> {
                 "the device tree reserves {bytes:#x} bytes at {start:#x}, which reach the end of \
                  the address space; ignored outside RAM"
             ),
+            Self::SmallBanks(bytes) => write!(
+                f,
+                "the device tree has RAM in more than {MOST_RANGES} places; {bytes} bytes in the smallest are left out"
+            ),
+            Self::NoMapBetween(bytes) => write!(
+                f,
+                "the device tree has no-map ranges in more than {MOST_RANGES} places; {bytes} bytes between the nearest are not mapped either"
+            ),
             Self::ReservedBetween(bytes) => write!(
                 f,
                 "the device tree reserves memory in more than {} places; {bytes} bytes between the nearest are not used either",
@@ -112,6 +126,9 @@ impl fmt::Display for Warning<'_> {
                 f,
                 "the device tree's {node} has {USABLE}; other memory in its reg is left out"
             ),
+            Self::Initrd(error) => {
+                write!(f, "the device tree's /chosen {error}; no initramfs")
+            }
             Self::UsableRange(used) => write!(
                 f,
                 "{USABLE_RANGE} leaves {used} bytes of RAM; other RAM is left out"
@@ -120,8 +137,8 @@ impl fmt::Display for Warning<'_> {
     }
 }
 
-/// Reads all memory of `tree` into `memory`, which must be empty. The caller provides it because it is
-/// too large to move on a stack. `handed_over` is not reserved, see [`each_reserved`]. `warn` is called
+/// Reads all memory of `tree` into `memory`, which may have reservations, and nothing else. The caller provides it
+/// because it is too large to move on a stack. `handed_over` is not reserved, see [`each_reserved`]. `warn` is called
 /// for memory that is not used as the tree states it.
 pub fn memory(
     tree: &[u8],
@@ -135,6 +152,7 @@ pub fn memory(
         let usable = pairs(&chosen, USABLE_RANGE)?;
         Some(whole(usable, &chosen, USABLE_RANGE, &mut warn))
     });
+    let mut left_out = 0;
     let nodes = tree.root().into_iter().flat_map(|root| root.children());
     for node in nodes.filter(|node| node.is_memory() && node.is_usable()) {
         let own = pairs(&node, USABLE);
@@ -157,14 +175,18 @@ pub fn memory(
                         let part = part.ok_or_else(|| bad_reg(chosen, USABLE_RANGE))?;
                         let start = part.start.max(bank.start);
                         let end = part.start.saturating_add(part.bytes).min(end);
-                        memory.add_bank(start, end.saturating_sub(start))?;
+                        left_out +=
+                            memory.add_bank_or_leave_out(start, end.saturating_sub(start))?;
                     }
                 }
                 _ => {
-                    memory.add_bank(bank.start, bank.bytes)?;
+                    left_out += memory.add_bank_or_leave_out(bank.start, bank.bytes)?;
                 }
             }
         }
+    }
+    if left_out > 0 {
+        warn(Warning::SmallBanks(left_out));
     }
     if usable.is_some() {
         warn(Warning::UsableRange(memory.totals().ram));
@@ -172,39 +194,47 @@ pub fn memory(
     if memory.banks().is_empty() {
         return Err(MemoryNodeError::NoMemory);
     }
-    let mut between = 0;
-    for_each_reserved(&tree, handed_over, |reserved| {
-        let (range, no_map) = match reserved {
-            Reserved::Range(range, no_map) => (range, no_map),
-            Reserved::Partial(node) => {
-                warn(Warning::PartialEntry(node.path(), "reg"));
+    match tree.initrd_words() {
+        Ok(None) => {}
+        Ok(Some(initrd)) => memory.reserve(initrd.start, initrd.bytes)?,
+        Err(error) => warn(Warning::Initrd(error)),
+    }
+    // No-map ranges come last, because many of them are joined beside all reservations.
+    for are_no_map in [false, true] {
+        let mut between = 0;
+        for_each_reserved(&tree, handed_over.clone(), |reserved| {
+            let range = match reserved {
+                Reserved::Range(range, no_map) if no_map == are_no_map => range,
+                Reserved::Partial(node) if !are_no_map => {
+                    warn(Warning::PartialEntry(node.path(), "reg"));
+                    return Ok(());
+                }
+                _ => return Ok(()),
+            };
+            let bytes = bytes_before_end(range);
+            if bytes < range.bytes {
+                warn(Warning::EndlessReservation(range));
+            }
+            let end = range.start.saturating_add(bytes);
+            let mut banks = memory.banks().iter();
+            if !banks.any(|bank| bank.inside(range.start, end).is_some()) {
+                if !are_no_map && bytes > 0 {
+                    warn(Warning::ReservedOutside(range));
+                }
                 return Ok(());
             }
-        };
-        let bytes = bytes_before_end(range);
-        if bytes < range.bytes {
-            warn(Warning::EndlessReservation(range));
-        }
-        let end = range.start.saturating_add(bytes);
-        let mut banks = memory.banks().iter();
-        if !banks.any(|bank| bank.inside(range.start, end).is_some()) {
-            if !no_map && bytes > 0 {
-                warn(Warning::ReservedOutside(range));
-            }
-            return Ok(());
-        }
-        if no_map {
-            memory.mark_no_map(range.start, bytes)
-        } else {
-            between += memory.reserve_coarsely(range.start, bytes)?;
+            between += if are_no_map {
+                memory.mark_no_map_coarsely(range.start, bytes)?
+            } else {
+                memory.reserve_coarsely(range.start, bytes)?
+            };
             Ok(())
+        })?;
+        match (between, are_no_map) {
+            (0, _) => {}
+            (_, false) => warn(Warning::ReservedBetween(between)),
+            (_, true) => warn(Warning::NoMapBetween(between)),
         }
-    })?;
-    if between > 0 {
-        warn(Warning::ReservedBetween(between));
-    }
-    if let Some(initrd) = tree.initial_ramdisk() {
-        memory.reserve(initrd.start, initrd.bytes)?;
     }
     Ok(())
 }

@@ -13,6 +13,7 @@ mod error;
 pub mod metadata;
 mod owners;
 mod span;
+mod spans;
 pub mod subdivide;
 pub mod tables;
 #[cfg(test)]
@@ -24,6 +25,7 @@ use core::fmt;
 use granule::arch::{PageSize, PhysicalAddress};
 use metadata::{PageMetadata, Word, metadata_words};
 use span::{Block, Span};
+pub use spans::spans;
 
 /// Log2 of the bytes of the largest block: 16 GiB, the largest leaf without the 52-bit formats (16
 /// contiguous blocks of 1 GiB with 4K pages, 32 of 512 MiB with 64K). Larger blocks would have no use;

@@ -10,9 +10,9 @@
 //! The new tree keeps the properties that leave memory to this kernel (`linux,usable-memory-range`,
 //! `linux,usable-memory`): the memory outside is still another kernel's, for example the dump of a kernel
 //! that crashed. It loses `linux,elfcorehdr` and `linux,ima-kexec-buffer`, because nothing here keeps the
-//! memory that they name. `kaslr-seed` is fresh, from hardware (FEAT_RNG) and this kernel's own seed, and
-//! absent if there is neither; `rng-seed`, which its reader counts as secret, comes from hardware or is
-//! absent.
+//! memory that they name. `kaslr-seed` is fresh, from this kernel's generator and its own seed, and
+//! absent if it has neither; `rng-seed`, which its reader counts as secret, comes from the generator, or is
+//! absent if nothing has seeded that.
 
 use super::handoff_note as note;
 use crate::devicetree::child;
@@ -24,7 +24,8 @@ use granule_boot::tree::{self, Edit, EditPlace, Name, Node, Tree, WriteError, Wr
 use granule_kexec::PhysRange;
 
 const BOOTARGS: &[u8] = b"bootargs";
-const RNG_SEED: &[u8] = b"rng-seed";
+/// The property of `/chosen` with random bytes that nobody else knows.
+pub const RNG_SEED: &[u8] = b"rng-seed";
 /// Properties that a previous kernel wrote for this kernel alone.
 const LEFT_BEHIND: [&[u8]; 2] = [b"linux,elfcorehdr", b"linux,ima-kexec-buffer"];
 
@@ -36,7 +37,7 @@ pub const SEED_BYTES: usize = 32;
 pub struct Seeds {
     /// For `kaslr-seed`.
     pub kaslr: Option<u64>,
-    /// For `rng-seed`, if hardware makes one.
+    /// For `rng-seed`, if the generator is seeded.
     pub rng: Option<[u8; SEED_BYTES]>,
 }
 

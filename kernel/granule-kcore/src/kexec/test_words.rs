@@ -9,6 +9,7 @@
 //! | `loosen@1` | makes the list's first page writable when the kernel leaves |
 //! | `decay@BYTE` | changes that byte of all that is copied, after the last check |
 //! | `stays@CPU` | firmware does not switch that CPU off |
+//! | `left@1` | leaves debug exceptions, the PMU and a timer on |
 //! | `loud@NUMBER` | that interrupt stays enabled, whatever is written |
 
 use super::handoff_note::NAMES;
@@ -31,13 +32,14 @@ pub struct TestWords {
     pub decay: Option<u64>,
     /// The CPU that does not go off.
     pub stays: Option<u64>,
+    /// Whether the CPU's own devices are left on.
+    pub left: bool,
     /// The interrupt that stays enabled.
     pub loud: Option<u64>,
 }
 
 /// The valid words.
-pub const EXPECTED: &str =
-    "kernel, initrd, tree, flip, frees, map, loosen, decay, stays or loud, with `@` and a number";
+pub const EXPECTED: &str = "kernel, initrd, tree, flip, frees, map, loosen, decay, stays, left or loud, with `@` and a number";
 
 /// Parses the text after `kexec:`; `bad` is called for each word that is ignored.
 pub fn read<'a>(words: &'a [u8], mut bad: impl FnMut(&'a [u8])) -> TestWords {
@@ -62,6 +64,7 @@ impl TestWords {
             b"loosen" => self.loosen = true,
             b"decay" => self.decay = Some(number),
             b"stays" => self.stays = Some(number),
+            b"left" => self.left = true,
             b"loud" => self.loud = Some(number),
             _ => {
                 let mut places = self.places.iter_mut().zip(NAMES);
@@ -104,13 +107,14 @@ mod tests {
             places(None, Some(0x1000), Some(7))
         );
         type Set = fn(&mut TestWords);
-        let sets: [(&str, Set); 7] = [
+        let sets: [(&str, Set); 8] = [
             ("flip@9", |words| words.flip = Some(9)),
             ("frees@64", |words| words.frees = Some(64)),
             ("map@2", |words| words.map = Some(2)),
             ("loosen@1", |words| words.loosen = true),
             ("decay@4096", |words| words.decay = Some(4096)),
             ("stays@3", |words| words.stays = Some(3)),
+            ("left@1", |words| words.left = true),
             ("loud@27", |words| words.loud = Some(27)),
         ];
         for (word, set) in sets {

@@ -9,11 +9,13 @@
 mod leaves;
 mod problem;
 mod rodata;
+mod self_check;
 #[cfg(any(test, feature = "test-image"))]
 pub mod test;
 
 pub use problem::{Instead, Problem};
 pub use rodata::Rodata;
+pub use self_check::SelfCheck;
 
 use crate::persist;
 use core::ops::Range;
@@ -44,6 +46,8 @@ pub struct Parameters<'a> {
     pub debug_pagealloc: bool,
     /// `granule.merge=idle`: idle CPUs merge pages of the linear map into large leaves.
     pub merges_when_idle: bool,
+    /// `granule.selfcheck=`, if the line has it.
+    pub self_check: Option<SelfCheck>,
     /// `granule.count=instructions`.
     pub counts_instructions: bool,
     /// `granule.bench=`.
@@ -86,7 +90,7 @@ pub struct KexecOptions {
 }
 
 /// The keys of the words that are read here.
-const KEYS: [&str; 16] = [
+const KEYS: [&str; 17] = [
     "maxcpus=",
     "rodata=",
     "arm64.bbm=",
@@ -95,6 +99,7 @@ const KEYS: [&str; 16] = [
     "linear_map_barriers=",
     "debug_pagealloc=",
     "granule.merge=",
+    "granule.selfcheck=",
     "granule.count=",
     "granule.bench=",
     "granule.persist=",
@@ -193,6 +198,7 @@ impl<'a> Parameters<'a> {
                 "idle or off",
                 true,
             ),
+            self_check: read.self_check(),
             counts_instructions: read.one_of(
                 "granule.count=",
                 [("instructions", true)],
@@ -359,6 +365,17 @@ impl<'a, P: FnMut(Problem<'a>)> Reader<'a, '_, P> {
         let all = [Rodata::Off, Rodata::NoAlias, Rodata::On, Rodata::Full];
         let choices = all.map(|choice| (choice.name(), choice));
         self.one_of("rodata=", choices, "off, noalias, on or full", Rodata::On)
+    }
+
+    fn self_check(&mut self) -> Option<SelfCheck> {
+        let key = "granule.selfcheck=";
+        let choices = [
+            ("off", SelfCheck::Off),
+            ("sample", SelfCheck::Sample),
+            ("full", SelfCheck::Full),
+        ];
+        self.value(key)?;
+        Some(self.one_of(key, choices, "off, sample or full", SelfCheck::Full))
     }
 
     fn bbm(&mut self) -> BbmLevel {

@@ -14,7 +14,7 @@ const KEY: &str = "granule.test=";
 /// (kernel/granule-kernel/src/selftest).
 const NAMES: &str = "alloc-failure background background-busy conflict conflict-again copies corrupt-hint \
     corrupt-missing corrupt-output corrupt-pattern corrupt-permission corrupt-read-only \
-    corrupt-translation count count-alone exception execute exhaustion guard guard-beside \
+    corrupt-sampled corrupt-translation count count-alone exception execute exhaustion guard guard-beside \
     hotplug hotplug-new ipi lines mute needs-16k needs-4k needs-4k-or-64k needs-64k \
     needs-at-most-16k noflush overflow overflow-task overflow-task-briefly \
     overflow-task-slowly pagealloc panic park permission-counts permissions read-guard \

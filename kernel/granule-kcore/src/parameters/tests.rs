@@ -123,6 +123,7 @@ fn a_word_that_cannot_be_used_is_reported_in_one_line() {
         "maxcpus=all: expected a number of CPUs; ignored",
         "acpi=maybe: expected off, on or force; ignored",
         "granule.merge=never: expected idle or off; taking idle",
+        "granule.selfcheck=half: expected off, sample or full; taking full",
         "granule.count=tables: expected instructions; ignored",
         "granule.bench=copy:x: expected permissions or copy, or with `:` and a number; ignored",
         "granule.persist=1: expected START,BYTES as two hexadecimal numbers, such as \

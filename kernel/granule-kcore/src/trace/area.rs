@@ -24,7 +24,7 @@ pub enum AreaError {
     Misaligned,
     /// The area is larger than its window in the address space.
     TooLarge,
-    /// The area overlaps the image or the device tree.
+    /// The area overlaps the image, the device tree or the initramfs.
     Overlap,
 }
 
@@ -41,7 +41,9 @@ impl AreaError {
             Self::TooLarge => {
                 "granule.trace= names more than the trace's window holds: at most 1G (0x40000000)"
             }
-            Self::Overlap => "granule.trace= names memory that the image or the device tree is in",
+            Self::Overlap => {
+                "granule.trace= names memory that the image, the device tree or the initramfs is in"
+            }
         }
     }
 }

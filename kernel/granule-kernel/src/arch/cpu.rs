@@ -47,6 +47,8 @@ readers! {
     id_aa64mmfr3_el1 = "S3_0_C0_C7_3";
     /// Exception levels, FP, GIC.
     id_aa64pfr0_el1 = "id_aa64pfr0_el1";
+    /// BTI, SSBS, MTE.
+    id_aa64pfr1_el1 = "id_aa64pfr1_el1";
     /// Atomics, TLBI by range.
     id_aa64isar0_el1 = "id_aa64isar0_el1";
     /// PMU version.

@@ -7,4 +7,5 @@ mod copy;
 pub(crate) mod counter;
 pub(crate) mod cpu;
 pub(crate) mod image;
+pub(crate) mod left_on;
 pub(crate) mod sctlr;

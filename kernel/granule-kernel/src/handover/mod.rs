@@ -127,6 +127,18 @@ pub(crate) struct TreeInfo {
     pub(crate) psci: Conduit,
 }
 
+/// Devices that the last owner left on, and that write memory.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(crate) struct LeftOn {
+    /// Redistributors whose LPIs were turned off.
+    pub(crate) lpis: u32,
+    /// Redistributors whose LPIs cannot be turned off.
+    pub(crate) lpis_stay: u32,
+    /// SMMUs, which stay on.
+    pub(crate) smmus: u32,
+}
+
 /// The whole handover. The one instance is `HANDOVER`, in `.bss`.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
@@ -140,6 +152,7 @@ pub(crate) struct Handover {
     /// The digest of the tree that an earlier kernel gave, if `entry.dtb` is another and digests
     /// are requested.
     pub(crate) given_digest: Option<u64>,
+    pub(crate) left_on: LeftOn,
     pub(crate) mmu: MmuConfig,
     /// `None` until the choice is made. The kernel never sees `None`.
     pub(crate) choice: Option<BootChoice>,

@@ -26,7 +26,7 @@ use crate::mm::{firmware, kernel_tables, merge, pagealloc, pages};
 use crate::smp::check;
 use crate::smp::inputs::BringUp;
 use crate::smp::start;
-use crate::task::user_space;
+use crate::task::{random, user_space};
 use crate::trace::recorder;
 use crate::{bench, kexec, persist, report};
 use granule::arch::errata::Errata;
@@ -39,7 +39,7 @@ use granule_boot::memblock::{self, LeftOut};
 use granule_boot::tree::Tree;
 use granule_kcore::devicetree::memory::{self as tree, Memory};
 use granule_kcore::layout::{self, Randomised};
-use granule_kcore::parameters::Parameters;
+use granule_kcore::parameters::{Parameters, SelfCheck};
 use granule_trace::recorder::Counters;
 
 /// The result of user space. `Ok` if it ended well or did not exist.
@@ -126,12 +126,13 @@ fn boot(
         Err(error) => refuse::refuse(format_args!("{error}")),
     };
     println!("map_mem: time={} us", map.time_us);
+    let extent = selfcheck::extent(parameters, &map);
     let mut looked = match selfcheck::run(
         &mut tables,
         &map,
         &placement,
         &memory,
-        handover.entry.counter,
+        (handover.entry.counter, extent),
         |stage, tables| {
             if let Some(hook) = BOOT.get() {
                 (hook.before_check)(parameters, stage, tables, &placement);
@@ -142,6 +143,7 @@ fn boot(
         Err(fault) => refuse::self_check_failed(format_args!("{fault}")),
     };
     let initrd = firmware::with_tree(handover, tree::initial_ramdisk);
+    firmware::with_tree(handover, random::begin);
     let cpus = firmware::with_tree(handover, |tree| {
         start::start(&mut BringUp {
             request: &request,
@@ -184,7 +186,9 @@ fn boot(
             )),
         }
     }
-    if let Err((cpu, fault)) = check::translations(&map, &placement, seed) {
+    if extent != SelfCheck::Off
+        && let Err((cpu, fault)) = check::translations(&map, &placement, seed)
+    {
         refuse::self_check_failed(format_args!("on CPU {cpu}: {fault}"));
     }
     kexec::machine::begin(
@@ -264,23 +268,38 @@ fn boot(
 /// Early memory: the device tree's RAM, less the image and the tree itself.
 fn read_memory(handover: &Handover, parameters: &Parameters<'_>, memory: &mut Memory) {
     let (entry, tree_info) = (&handover.entry, &handover.tree);
-    firmware::memory(handover, parameters, memory, |warning| {
-        println!("granule: {warning}");
-    });
     let trace = &handover.trace;
     let own = [
         (entry.load, image::bytes(), "image"),
         (entry.dtb, tree_info.bytes, "device tree"),
         (trace.start, trace.bytes, "trace"),
     ];
+    // Before the tree's: many no-map ranges are joined beside all that is reserved.
     for (start, bytes, what) in own {
         if let Err(error) = memory.reserve(start, bytes) {
             refuse::refuse(format_args!("the {what} cannot be reserved: {error}"));
         }
+    }
+    firmware::memory(handover, parameters, memory, |warning| {
+        println!("granule: {warning}");
+    });
+    let initrd = firmware::with_tree(handover, tree::initial_ramdisk);
+    for (start, bytes, what) in own {
+        let end = start.saturating_add(bytes);
+        // Both were written, so one of them is damaged. The code with the MMU off has compared the others.
+        if let Some(initrd) = initrd
+            .as_ref()
+            .filter(|it| it.start < end && start < it.end)
+        {
+            refuse::refuse(format_args!(
+                "the initramfs, {:#x} to {:#x}, overlaps the memory of the {what}, {start:#x} to \
+                 {end:#x} (of the image that is image_size in its header, more than its file): \
+                 place it elsewhere",
+                initrd.start, initrd.end
+            ));
+        }
         // The range is mapped, so its owner is not the only one that can access it.
-        let meets = |range: &&memblock::Region| {
-            range.start() < start.saturating_add(bytes) && start < range.end()
-        };
+        let meets = |range: &&memblock::Region| range.start() < end && start < range.end();
         if let Some(range) = memory.no_map().iter().find(meets) {
             refuse::refuse(format_args!(
                 "the {what}, {bytes:#x} bytes at {start:#x}, lies in the no-map range {:#x} to \

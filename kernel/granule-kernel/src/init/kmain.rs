@@ -6,13 +6,13 @@
 use super::boot::{self, Ended};
 use super::hook::BOOT;
 use super::power;
-use crate::arch::boot_stack;
+use crate::arch::{boot_stack, left_on};
 use crate::cpu::{ipi, irq};
 use crate::dev::console::println;
 use crate::dev::registry;
 use crate::dev::{console, psci, uart};
-use crate::handover::Handover;
 use crate::handover::record;
+use crate::handover::{Handover, LeftOn};
 use crate::kexec::arrive;
 use crate::mm::{fault, firmware, kernel_tables};
 use crate::percpu;
@@ -29,6 +29,7 @@ pub(crate) fn run(handover: &'static Handover) -> ! {
     boot_stack::paint();
     percpu::init_boot_cpu();
     exception::init();
+    let on_cpu = left_on::stop();
     register();
     psci::init(handover.tree.psci);
     // Without a page size the boot cannot continue. The reason is printed here.
@@ -51,6 +52,7 @@ pub(crate) fn run(handover: &'static Handover) -> ! {
         of_firmware(expanded);
     }
     passed_over(&handover.consoles);
+    by_last_owner(&handover.left_on, on_cpu);
     let parameters = Parameters::parse(line, |problem| println!("granule: {problem}"));
     power::print_no_way(handover);
     if let Some(hook) = BOOT.get() {
@@ -102,6 +104,31 @@ fn passed_over(consoles: &Consoles) {
     for (source, error) in consoles.passed_over() {
         if error != ConsoleError::NotUnderstood {
             println!("granule: not the console: {} {error}", source.name());
+        }
+    }
+}
+
+/// Prints what the last owner of the machine left on.
+fn by_last_owner(devices: &LeftOn, on_cpu: [Option<&str>; 3]) {
+    for name in on_cpu.into_iter().flatten() {
+        println!("granule: {name} was left on; turned off");
+    }
+    for (count, what) in [
+        (
+            devices.lpis,
+            "redistributors had LPIs left on, which write memory; turned off",
+        ),
+        (
+            devices.lpis_stay,
+            "redistributors have LPIs on that cannot be turned off: they may write memory that this kernel uses",
+        ),
+        (
+            devices.smmus,
+            "SMMUs were left on, and stay so: devices behind them may write memory that this kernel uses",
+        ),
+    ] {
+        if count > 0 {
+            println!("granule: {count} {what}");
         }
     }
 }

@@ -436,18 +436,19 @@ impl Loader<'_> {
     }
 }
 
-/// Random seeds, drawn once so that the measured tree and the written tree have the same length. Without
-/// hardware a seed for addresses comes from the seed that this kernel was given; without either there is none,
-/// for the next kernel must not take a number for secret that a reader of the counter can guess.
+/// Random seeds, drawn once so that the measured tree and the written tree have the same length. Where nothing has
+/// seeded the generator, a seed for addresses comes from the seed that this kernel was given; without either there is
+/// none, for the next kernel must not take a number for secret that a reader of the counter can guess.
 fn seeds(own: Option<Seed>) -> Seeds {
     let mut rng = [0; SEED_BYTES];
     let mut kaslr = [0; 8];
-    let by_hardware = random::fill_by_hardware(&mut kaslr);
+    random::fill(&mut rng);
+    random::fill(&mut kaslr);
     let own = own.map(|seed| seed.number(Purpose::NextKernel));
+    let is_seeded = random::is_seeded();
     Seeds {
-        kaslr: (by_hardware || own.is_some())
-            .then(|| u64::from_le_bytes(kaslr) ^ own.unwrap_or(0) ^ random::number()),
-        rng: random::fill_by_hardware(&mut rng).then_some(rng),
+        kaslr: (is_seeded || own.is_some()).then(|| u64::from_le_bytes(kaslr) ^ own.unwrap_or(0)),
+        rng: is_seeded.then_some(rng),
     }
 }
 

@@ -36,10 +36,10 @@ pub(crate) enum Call {
          0x8 (debug) and 0x10 (copy all) are there: leave the others out"
     )]
     Flags { flags: u64 },
-    /// The numbers do not mean "leave for the next kernel".
+    /// The numbers do not confirm each other, or name another command.
     #[error(
         "reboot has magic {magic:#x}, {second:#x} and command {command:#x}: expected 0xfee1dead, \
-         0x28121969 and 0x45584543 (leave for the next kernel), the only command there is"
+         0x28121969 and 0x4321fedc (power off) or 0x45584543 (leave for the next kernel)"
     )]
     Reboot {
         magic: u32,

@@ -7,8 +7,8 @@ use super::{Busy, Request, load as load_kernel, unload, with_loaded};
 use crate::dev::console::println;
 use crate::task::next_kernel::{Arguments, CallResult, NextKernel};
 use crate::task::owned::Array;
-use crate::task::process_table;
 use crate::task::task_table::Current;
+use crate::task::{process, process_table};
 use core::fmt::Display;
 use granule_kcore::kexec::MOST_COMMAND_LINE;
 use granule_linux_abi::abi::Errno;
@@ -136,11 +136,22 @@ fn say(kind: Subject, why: &impl Display) {
 const MAGIC: u64 = 0xfee1_dead;
 const MAGICS: [u64; 4] = [0x2812_1969, 0x0512_1996, 0x1604_1998, 0x2011_2000];
 const KEXEC: u64 = 0x4558_4543;
+const POWER_OFF: u64 = 0x4321_fedc;
+/// Ctrl-Alt-Del restarts the machine, or signals the first process. No console has that key, so both hold.
+const CAD: [u64; 2] = [0x89ab_cdef, 0];
 
-/// `reboot`, of which only leaving for the next kernel is implemented.
-fn reboot(_: &mut Current<'_>, [magic, second, command, ..]: Arguments) -> CallResult {
+/// `reboot`: powers off, or leaves for the next kernel.
+fn reboot(current: &mut Current<'_>, [magic, second, command, ..]: Arguments) -> CallResult {
     let word = |value: u64| u64::from(value as u32);
-    if word(magic) != MAGIC || !MAGICS.contains(&word(second)) || word(command) != KEXEC {
+    let is_meant = word(magic) == MAGIC && MAGICS.contains(&word(second));
+    let command = word(command);
+    if is_meant && command == POWER_OFF {
+        process::power_off(current);
+    }
+    if is_meant && CAD.contains(&command) {
+        return Ok(0);
+    }
+    if !is_meant || command != KEXEC {
         let [magic, second, command] = [magic, second, command].map(|value| value as u32);
         let why = Call::Reboot {
             magic,

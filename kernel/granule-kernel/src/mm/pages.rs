@@ -14,7 +14,7 @@ use granule_boot::memblock::Region;
 use granule_kcore::devicetree::memory::Memory;
 use granule_kcore::frames::metadata::{Word, metadata_at, metadata_bytes};
 use granule_kcore::frames::tables::Source;
-use granule_kcore::frames::{Frame, FrameError, Frames, MOST_SPANS};
+use granule_kcore::frames::{self, Frame, FrameError, Frames, MOST_SPANS};
 use granule_kcore::sizes;
 use thiserror::Error;
 
@@ -59,7 +59,7 @@ fn fill(
     frames.begin(page_size);
     let mut taken = Taken::new();
     let mut all_metadata = 0;
-    for (start, end) in spans(memory) {
+    for (start, end) in frames::spans(memory.mapped(), page_size) {
         let count = (end - start) >> page_size.shift();
         let bytes = metadata_bytes(count);
         let whole = bytes.next_multiple_of(page_size.bytes());
@@ -163,28 +163,6 @@ fn room(memory: &Memory, taken: &Taken, within: Range<u64>, bytes: u64) -> Optio
             let before = left.checked_sub(bytes)?;
             Some(range.start() + before)
         })
-}
-
-/// The spans of RAM that get metadata of their own. Starts from the mapped pieces and joins neighbours across
-/// ever larger holes until the spans are few enough.
-fn spans(memory: &Memory) -> ArrayVec<(u64, u64), MOST_SPANS> {
-    let mut hole = 0;
-    loop {
-        let mut spans = ArrayVec::<(u64, u64), MOST_SPANS>::new();
-        let fits = memory.mapped().all(|piece| {
-            if let Some(last) = spans.last_mut()
-                && piece.start() - last.1 <= hole
-            {
-                last.1 = piece.end();
-                return true;
-            }
-            spans.try_push((piece.start(), piece.end())).is_ok()
-        });
-        if fits {
-            return spans;
-        }
-        hole = (hole * 2).max(sizes::MAX.bytes());
-    }
 }
 
 /// The frame allocator as a source of table pages. Each call takes the lock.

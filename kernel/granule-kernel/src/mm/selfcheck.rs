@@ -15,6 +15,7 @@ use granule::linear::Placement;
 use granule::table::{Entry, Leaves, Piece, TableError, Visit};
 use granule_kcore::devicetree::memory::Memory;
 use granule_kcore::layout;
+use granule_kcore::parameters::{Parameters, SelfCheck};
 use thiserror::Error;
 
 /// Number of random addresses to translate, and most pages to write and read.
@@ -91,6 +92,17 @@ pub(crate) enum Stage {
     Patterns,
 }
 
+/// The extent of the checks of this map.
+pub(crate) fn extent(parameters: &Parameters<'_>, map: &LinearMap) -> SelfCheck {
+    let of_pages = map
+        .stats
+        .leaves()
+        .filter(|(size, _)| size.level.number() == 3);
+    let bytes = of_pages.map(|(size, count)| size.bytes * count).sum();
+    let asked = parameters.self_check;
+    asked.unwrap_or(SelfCheck::for_pages(bytes))
+}
+
 /// Runs all checks. `before` is called ahead of each stage, so that tests can make it fail.
 #[inline(never)]
 pub(crate) fn run(
@@ -98,12 +110,15 @@ pub(crate) fn run(
     map: &LinearMap,
     placement: &Placement,
     memory: &Memory,
-    seed: u64,
+    (seed, extent): (u64, SelfCheck),
     mut before: impl FnMut(Stage, &mut Tree<'_>),
 ) -> Result<Looked, Fault> {
     let mut looked = Looked::default();
+    if extent == SelfCheck::Off {
+        return Ok(looked);
+    }
     before(Stage::Walk, tables);
-    walk(tables, map, placement, &mut looked)?;
+    walk(tables, map, placement, extent, &mut looked)?;
     before(Stage::Translations, tables);
     translations(map, placement, seed, &mut looked)?;
     before(Stage::Patterns, tables);
@@ -255,6 +270,67 @@ impl LeafWalk<'_> {
         Ok(())
     }
 
+    /// Checks the pages of a table that lies in one piece as a whole: those at the piece's edges, and of the others one
+    /// in [`SelfCheck::SHARE`], in each table another one. False if the table is to be walked.
+    fn sample(
+        &mut self,
+        tables: &dyn Tree,
+        table: &Entry,
+        looked: &mut Looked,
+    ) -> Result<bool, Fault> {
+        let page = self.geometry.page_size().bytes();
+        let count = page / 8;
+        let Some(output) = self.placement.physical_address(table.start) else {
+            return Ok(false);
+        };
+        let end = output.0 + page * count;
+        let mut pieces = self.pieces.iter();
+        let piece = pieces.find(|piece| piece.output <= output && end <= piece.output_end().0);
+        let Some(piece) = piece.filter(|_| table.bytes == page * count) else {
+            return Ok(false);
+        };
+        self.end_of_run(looked)?;
+        self.last = None;
+        let first = output.0 / table.bytes % SelfCheck::SHARE;
+        let inside = (first..count).step_by(SelfCheck::SHARE as usize);
+        let edges = [
+            (piece.output == output).then_some(0),
+            (piece.output_end().0 == end).then_some(count - 1),
+        ];
+        let mut contiguous = None;
+        for index in edges.into_iter().flatten().chain(inside) {
+            let expected = PhysicalAddress(output.0 + index * page);
+            let address = VirtualAddress(table.start.0 + index * page);
+            let leaf = tables.query(address);
+            let planned = leaf.filter(|leaf| {
+                leaf.output == expected
+                    && leaf.bytes == page
+                    && leaf.attributes == piece.attributes
+                    && *contiguous.get_or_insert(leaf.contiguous) == leaf.contiguous
+            });
+            looked.leaves += 1;
+            if planned.is_none() {
+                let output = leaf.map_or(expected, |leaf| leaf.output);
+                return Err(Fault::Leaf { address, output });
+            }
+            if index == 0 || index == count - 1 {
+                check_translation(self.placement, expected.0, looked)?;
+            }
+        }
+        self.bytes += table.bytes;
+        if !piece.attributes.permissions.writable {
+            looked.read_only_bytes += table.bytes;
+        }
+        if let Some([single, grouped]) = self.seen.last_mut() {
+            *(if contiguous == Some(true) {
+                grouped
+            } else {
+                single
+            }) += count;
+        }
+        Ok(true)
+    }
+
     /// Asks the CPU to translate the last byte of the run of like leaves that ends here.
     fn end_of_run(&self, looked: &mut Looked) -> Result<(), Fault> {
         let Some(last) = self.last else {
@@ -265,12 +341,13 @@ impl LeafWalk<'_> {
     }
 }
 
-/// Checks every entry of the upper VA range: the linear map against the plan, both ends of each run of like
-/// leaves against the CPU, and that no leaf is writable and executable.
+/// Checks every entry of the upper VA range, or those of a sample: the linear map against the plan, both ends of
+/// each run of like leaves against the CPU, and that no leaf is writable and executable.
 pub(crate) fn walk(
     tables: &mut Tree<'_>,
     map: &LinearMap,
     placement: &Placement,
+    extent: SelfCheck,
     looked: &mut Looked,
 ) -> Result<(), Fault> {
     let geometry = *tables.geometry();
@@ -291,6 +368,13 @@ pub(crate) fn walk(
         if entry.kind == Kind::Table {
             looked.tables += 1;
             linear_tables += u64::from(in_linear);
+            if extent == SelfCheck::Sample && in_linear {
+                return match leaves.sample(tables, entry, looked) {
+                    Ok(true) => ControlFlow::Continue(Visit::Skip),
+                    Ok(false) => ControlFlow::Continue(Visit::Descend),
+                    Err(fault) => ControlFlow::Break(fault),
+                };
+            }
         } else {
             looked.leaves += entry.count as u64;
             let permissions = Attributes::decode(entry.descriptor, &geometry).permissions;

@@ -22,6 +22,7 @@ use granule::arch::bbm_policy::Decision;
 use granule::linear::LeafStats;
 use granule::table::{Leaves, TableError};
 use granule_kcore::devicetree::memory::Memory;
+use granule_kcore::parameters::SelfCheck;
 use thiserror::Error;
 
 /// Why the map could not be split. The tables are unchanged, but the plan of the map is not.
@@ -89,7 +90,11 @@ pub(crate) fn split(
         translations: looked.translations,
         ..Looked::default()
     };
-    selfcheck::walk(tables, map, &request.placement, looked)?;
+    let extent = selfcheck::extent(request.parameters, map);
+    if extent == SelfCheck::Off {
+        return Ok(());
+    }
+    selfcheck::walk(tables, map, &request.placement, extent, looked)?;
     selfcheck::translations(map, &request.placement, seed, looked)?;
     Ok(())
 }

@@ -131,14 +131,14 @@ pub(crate) fn take_empty_root() -> PhysicalAddress {
     PhysicalAddress(EMPTY_ROOT.load(Ordering::Relaxed))
 }
 
-/// Changes the shape of the lower half, whose last shape may be that of any program, and HA and HD of both. HA
-/// and HD may change in use: the kernel's entries have the access flag, and none is managed by hardware (DBM). A
-/// TLB may hold all these fields (RVNRFW), and roots of the kernel share ASID 0, so nothing stays in it.
+/// Changes the shape of the lower half, whose last shape may be that of any program, HA and HD of both, and E0PD1. HA
+/// and HD may change in use: the kernel's entries have the access flag, and none is managed by hardware (DBM). E0PD1
+/// concerns EL0 only. A TLB may hold all these fields (RVNRFW), and roots of the kernel share ASID 0, so nothing stays in it.
 ///
 /// # Safety
 ///
 /// `ttbr0` must have tables of the shape that `tcr` encodes, and nothing may access an address in
-/// the lower half that they do not map. The fields of the upper half but HA and HD must stay as they are.
+/// the lower half that they do not map. The fields of the upper half but HA, HD and E0PD1 must stay as they are.
 pub(crate) unsafe fn shape(tcr: u64, ttbr0: u64) {
     let masked = cpu::mask_interrupts();
     let repeat = REPEAT.load(Ordering::Relaxed);

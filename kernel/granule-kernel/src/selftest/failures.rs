@@ -6,7 +6,7 @@
 //! word alone, and `overflow-task-slowly` what is mapped below one until an interrupt comes. Each must end in outcome
 //! `panic`.
 //!
-//! `granule.test=corrupt-WHAT` changes one leaf of the finished linear map, the first of its largest ones,
+//! `granule.test=corrupt-WHAT` changes one leaf of the finished linear map, mostly the first of its largest ones,
 //! and must end in outcome `self-check-failed`:
 //!
 //! | WHAT | the leaf | found by |
@@ -16,6 +16,7 @@
 //! | `read-only` | is read-only | the walk |
 //! | `missing` | is invalid | the walk, by its bytes |
 //! | `hint` | has the other contiguous bit | the walk, by its count of leaves |
+//! | `sampled` | points one leaf further; the last that is neither at an edge nor left out by a sample | the walk |
 //! | `translation` | points one leaf further, after the walk | the CPU's translations |
 //! | `pattern` | points one leaf further, after those too | the patterns |
 //!
@@ -36,7 +37,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use granule::arch::{Descriptor, Kind};
 use granule::linear::Placement;
 use granule::table::{Entry, Visit};
-use granule_kcore::parameters::Parameters;
+use granule_kcore::parameters::{Parameters, SelfCheck};
 
 /// Causes the failure that the command line requests, if any.
 pub(crate) fn run(parameters: &Parameters<'_>) {
@@ -168,6 +169,15 @@ pub(crate) fn corrupt(
     let ControlFlow::Continue(()) = walker::visit_all(tables, |entry| {
         let in_linear = placement.physical_address(entry.start).is_some();
         let larger = largest.is_none_or(|largest| entry.bytes > largest.bytes);
+        // The last one: the first tables are those around the image, which a sample walks.
+        let in_sample = || {
+            let table = entry.output.0 / (entry.bytes * (entry.bytes / 8));
+            entry.index != 0 && entry.index as u64 == table % SelfCheck::SHARE
+        };
+        let larger = match what {
+            b"sampled" => in_sample(),
+            _ => larger,
+        };
         if entry.kind == Kind::Leaf && in_linear && larger {
             largest = Some(*entry);
         }
@@ -176,7 +186,7 @@ pub(crate) fn corrupt(
     let Some(entry) = largest else { return };
     let old = entry.descriptor.0;
     let new = match what {
-        b"output" | b"translation" | b"pattern" => old + entry.bytes,
+        b"output" | b"sampled" | b"translation" | b"pattern" => old + entry.bytes,
         b"permission" => old & !NEVER_EXECUTE,
         b"read-only" => old | READ_ONLY,
         b"missing" => 0,

@@ -11,6 +11,7 @@ use crate::kexec::verify_tables::Use;
 use crate::mm::kernel_tables::{self, Kernel};
 use crate::mm::pages::NoMemory;
 use crate::mm::walker;
+use core::arch::asm;
 use core::ops::ControlFlow;
 use granule::arch::{Descriptor, Kind, VirtualAddress};
 use granule::table::{Leaves, Visit};
@@ -56,6 +57,9 @@ pub(super) static DAMAGE: KexecHook = KexecHook {
     before_jump: |loaded| {
         if let Some(byte) = words().decay {
             decay(loaded, byte);
+        }
+        if words().left {
+            leave_on();
         }
     },
     loud: || words().loud.map(|number| number as u32),
@@ -121,6 +125,17 @@ fn spoil(kernel: &Kernel, loaded: &Loaded, words: &TestWords) {
             // SAFETY: the new mapping is refused before its use, which this test checks.
             unsafe { walker::overwrite(&mut tables, &entry, writable) };
         }
+    }
+}
+
+/// Leaves on what a debugger or a profiler does: MDSCR_EL1.MDE, PMCR_EL0.E, and the virtual timer, masked.
+fn leave_on() {
+    // SAFETY: interrupts are masked, no breakpoint is set, and this kernel is about to be left.
+    unsafe {
+        asm!(
+            "msr mdscr_el1, {}", "msr pmcr_el0, {}", "msr cntv_ctl_el0, {}", "isb",
+            in(reg) 1_u64 << 15, in(reg) 1_u64, in(reg) 0b11_u64, options(nomem, nostack)
+        );
     }
 }
 

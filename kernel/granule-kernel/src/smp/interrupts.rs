@@ -65,6 +65,7 @@ fn map_controller(
         Controller::GicV3 {
             distributor,
             redistributors,
+            stride,
         } => {
             let distributor = map_device(machine, layout::INTC_VADDR, slot, &frame(distributor))?;
             let mut mapped = ArrayVec::new();
@@ -87,6 +88,7 @@ fn map_controller(
             Ok(intc::Mapped::GicV3 {
                 distributor,
                 redistributors: mapped,
+                stride: *stride,
             })
         }
         Controller::Bcm2836 { registers, shared } => {

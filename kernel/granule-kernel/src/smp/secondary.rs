@@ -1,7 +1,7 @@
 //! The first code of a secondary CPU at a virtual address.
 
 use super::{place, state};
-use crate::arch::cpu;
+use crate::arch::{cpu, left_on};
 use crate::cpu::identity;
 use crate::dev::console::println;
 use crate::dev::{intc, psci};
@@ -28,6 +28,8 @@ pub(super) fn entry() -> u64 {
 extern "C" fn secondary_main(this: &'static PerCpu) -> ! {
     percpu::take(this);
     exception::init();
+    // What it returns is the boot CPU's to report: the last owner left all CPUs alike, and most of them off.
+    let _ = left_on::stop();
     let number = this.number();
     if let Some(mailbox) = place::mailbox(number) {
         bring_up::came_up(&mailbox.command(), &mailbox.look());

@@ -21,7 +21,7 @@ use granule_linux_abi::abi::time::NANOSECONDS;
 use granule_linux_abi::env::{Env, Ram, Slept};
 use granule_linux_abi::files::Channel;
 use granule_linux_abi::processes::{ProcessPlace, Processes};
-use granule_linux_abi::signals::frame::{FpRegisters, Registers};
+use granule_linux_abi::signals::frame::{FpRegisters, Registers, pstate_of_users};
 
 /// The most bytes written to the console at once.
 const CONSOLE_BYTES: usize = 256;
@@ -132,6 +132,10 @@ impl Env for Current<'_> {
         random::fill(into);
     }
 
+    fn is_random_seeded(&self) -> bool {
+        random::is_seeded()
+    }
+
     fn ram(&self) -> Ram {
         Ram {
             total: Pages.with(|frames| frames.total() << frames.page_size().shift()),
@@ -165,6 +169,11 @@ impl Env for Current<'_> {
         self.frame.sp = registers.sp;
         self.frame.elr = registers.pc;
         self.frame.spsr = registers.pstate;
+    }
+
+    fn pstate_bits(&self) -> u64 {
+        // Of this CPU. On another one a bit that it lacks is reserved and has no effect.
+        pstate_of_users(cpu::id_aa64pfr0_el1(), cpu::id_aa64pfr1_el1())
     }
 
     fn fp(&self) -> FpRegisters {

@@ -13,6 +13,7 @@ use crate::sched::{self, TaskCalls, registers};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use granule::space::SpaceError;
 use granule_linux_abi::abi::Errno;
+use granule_linux_abi::abi::process::Status;
 
 /// The supported parts of a `clone` request.
 #[derive(Clone, Copy, Debug, Default)]
@@ -108,6 +109,16 @@ pub(crate) fn end(current: &mut Current<'_>, status: u32) -> ! {
         end_all();
     }
     sched::end(task.place())
+}
+
+/// Ends all processes, the first one as if it had exited with 0. The kernel then powers off.
+pub(crate) fn power_off(current: &mut Current<'_>) -> ! {
+    let status = Status::Exited(0).word();
+    if let Some(init) = task_table::place_of(task_table::INIT).and_then(task_table::at) {
+        init.set_killed(status);
+        sched::interrupt(init.place());
+    }
+    end(current, status)
 }
 
 /// Frees the memory of the process, or returns it to the `vfork` parent that lent it.

@@ -1,8 +1,6 @@
-//! Random numbers for programs, as good as the machine allows: FEAT_RNG, if present, and the counter are
-//! mixed into a state.
-//!
-//! Without FEAT_RNG the numbers differ between boots and calls, but a reader of the counter can guess
-//! them. They suit hash tables and stack canaries, not keys.
+//! Random bytes for programs and the next kernel. The generator (`granule_kcore::random`) is seeded at boot by FEAT_RNG and
+//! by `rng-seed` of the device tree, and each use mixes in a number of FEAT_RNG and the counter. Where the machine has
+//! neither source, a reader of the counter can guess the bytes, and `getrandom` returns EAGAIN.
 
 #![allow(unsafe_code, reason = "RNDR")]
 
@@ -10,45 +8,49 @@ use crate::arch::cpu;
 use crate::dev::timer;
 use crate::lock::Lock;
 use core::arch::asm;
+use granule_boot::tree::Tree;
+use granule_kcore::kexec::next_tree::RNG_SEED;
+use granule_kcore::random::{Generator, SEED_BYTES};
 
-static STATE: Lock<u64> = Lock::new(0);
+static GENERATOR: Lock<Generator> = Lock::new(Generator::UNSEEDED);
+
+/// Seeds the generator by what the machine has.
+#[inline(never)]
+pub(crate) fn begin(tree: &[u8]) {
+    let tree = Tree::new(tree).ok();
+    let chosen = tree.and_then(|tree| tree.root()?.child(b"chosen"));
+    let given = chosen.and_then(|chosen| chosen.property(RNG_SEED));
+    let mut own = [0; SEED_BYTES];
+    let by_hardware = own.chunks_mut(8).all(|piece| {
+        // The hardware may be out of numbers for a moment.
+        let number = (0..PATIENCE).find_map(|_| hardware());
+        piece.copy_from_slice(&number.unwrap_or(0).to_le_bytes());
+        number.is_some()
+    });
+    GENERATOR.with(|generator| {
+        if by_hardware {
+            generator.seed(&own);
+        }
+        generator.seed(given.unwrap_or_default());
+    });
+}
+
+/// Whether nobody can guess the bytes.
+pub(crate) fn is_seeded() -> bool {
+    GENERATOR.with(|generator| generator.is_seeded())
+}
 
 /// Fills `into` with random bytes.
 pub(crate) fn fill(into: &mut [u8]) {
-    let (words, rest) = into.as_chunks_mut::<8>();
-    for word in words {
-        *word = number().to_le_bytes();
-    }
-    for (to, from) in rest.iter_mut().zip(number().to_le_bytes()) {
-        *to = from;
-    }
-}
-
-/// Fills `into` with numbers of the hardware only, for secrets. False if the hardware failed.
-pub(crate) fn fill_by_hardware(into: &mut [u8]) -> bool {
-    into.chunks_mut(8).all(|piece| {
-        // The hardware may be out of numbers for a moment.
-        let number = (0..PATIENCE).find_map(|_| hardware());
-        for (to, from) in piece.iter_mut().zip(number.unwrap_or(0).to_le_bytes()) {
-            *to = from;
-        }
-        number.is_some()
-    })
+    let noise = [timer::now(), hardware().unwrap_or(0)].map(u64::to_le_bytes);
+    GENERATOR.with(|generator| {
+        generator.mix(noise.as_flattened());
+        generator.fill(into);
+    });
 }
 
 /// The most requests to the hardware for one number.
 const PATIENCE: u32 = 16;
-
-/// SplitMix64, with noise mixed in before each number.
-pub(crate) fn number() -> u64 {
-    let noise = timer::now() ^ hardware().unwrap_or(0).rotate_left(17);
-    STATE.with(|state| {
-        *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15) ^ noise;
-        let mut mixed = (*state ^ *state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ mixed >> 31
-    })
-}
 
 /// RNDR. `None` if it is missing or has no number, which its flags report.
 fn hardware() -> Option<u64> {

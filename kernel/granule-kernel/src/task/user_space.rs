@@ -7,6 +7,7 @@ use super::hook::TASKS;
 use super::next_kernel;
 use super::owned::PageFrames;
 use super::platform::{self, Platform, Shape};
+use super::random;
 use super::task_table::builder::TaskBuilder;
 use super::task_table::{self, Own, Task};
 use super::{address_space, entry, exec, process, process_table};
@@ -43,6 +44,9 @@ use thiserror::Error;
 
 /// The most address bits of programs. Few programs need more, but many keep tags above bit 47.
 const MOST_BITS: u32 = 48;
+
+/// TCR.E0PD1: EL0 has no access to the upper half, and its attempts fault at level 0.
+const E0PD1: u64 = 1 << 56;
 
 /// The inputs for user space.
 #[derive(Debug)]
@@ -118,6 +122,12 @@ pub(crate) fn run(inputs: &Inputs<'_>) -> Result<(), Failure> {
         Ok(init) => init,
         Err(why) => refuse::refuse(format_args!("{} cannot be run: {why}", path.escape_ascii())),
     };
+    if !random::is_seeded() {
+        println!(
+            "granule: nothing seeds random numbers (no FEAT_RNG, and no rng-seed of 32 bytes in /chosen): getrandom \
+             returns EAGAIN without GRND_INSECURE"
+        );
+    }
     if timer::interrupt().is_none() {
         println!("granule: no timer that interrupts: programs are not preempted");
     }
@@ -229,6 +239,9 @@ fn platform(inputs: &Inputs<'_>) -> Result<Platform, Refused> {
     }
     if settings.hardware_dirty {
         tcr.0 |= Tcr::HD;
+    }
+    if common.e0pd {
+        tcr.0 |= E0PD1;
     }
     let shapes = PageSize::ALL.map(|size| {
         if size == own.page_size() {

@@ -109,8 +109,13 @@ pub const PR_GET_PAGE_SIZE: u64 = 0x4752_5047;
 /// Bytes of a process's name, its NUL included.
 pub const NAME_BYTES: usize = 16;
 
-/// The known flags of `getrandom`; none has an effect here.
-pub const GRND_KNOWN: u64 = 7;
+/// A flag of `getrandom`: fail instead of a wait for a seed. Here nothing seeds the generator after the boot, so every
+/// call does.
+pub const GRND_NONBLOCK: u64 = 1;
+/// A flag of `getrandom`, without effect since Linux 5.6.
+pub const GRND_RANDOM: u64 = 2;
+/// A flag of `getrandom`: bytes even without a seed.
+pub const GRND_INSECURE: u64 = 4;
 
 #[cfg(test)]
 mod tests {

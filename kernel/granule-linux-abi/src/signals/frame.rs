@@ -10,8 +10,29 @@ use crate::abi::signal::{
 };
 use zerocopy::FromZeros;
 
-/// The condition flags, all that a program may set: other bits would choose its exception level.
-const PSTATE_OF_USERS: u64 = 0xf << 28;
+/// N, Z, C and V.
+const CONDITIONS: u64 = 0xf << 28;
+const TCO: u64 = 1 << 25;
+const DIT: u64 = 1 << 24;
+const SSBS: u64 = 1 << 12;
+const BTYPE: u64 = 0b11 << 10;
+
+/// The bits of PSTATE that a handler inherits. It is entered with tag checks, and not by a branch.
+const PSTATE_OF_HANDLERS: u64 = CONDITIONS | DIT | SSBS;
+
+/// Returns the bits of PSTATE that a program may set on a CPU with these ID_AA64PFR0_EL1 and ID_AA64PFR1_EL1. Other
+/// bits would choose its exception level, or are reserved.
+#[must_use]
+pub const fn pstate_of_users(pfr0: u64, pfr1: u64) -> u64 {
+    let dit = pfr0 >> 48 & 0xf >= 1;
+    let (bti, ssbs, mte) = (pfr1 & 0xf, pfr1 >> 4 & 0xf, pfr1 >> 8 & 0xf);
+    CONDITIONS
+        | if dit { DIT } else { 0 }
+        | if ssbs >= 1 { SSBS } else { 0 }
+        | if bti >= 1 { BTYPE } else { 0 }
+        // Without FEAT_MTE2 there are no tag checks that could be overridden.
+        | if mte >= 2 { TCO } else { 0 }
+}
 
 /// The registers of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +111,7 @@ pub fn prepare(
     let mut registers = Registers {
         sp: at,
         pc: action.handler,
-        pstate: interrupted.pstate & PSTATE_OF_USERS,
+        pstate: interrupted.pstate & PSTATE_OF_HANDLERS,
         ..*interrupted
     };
     let return_to = if action.flags & SA_RESTORER != 0 {
@@ -127,8 +148,9 @@ pub struct Restored {
     pub stack: SigStack,
 }
 
-/// Reads a frame of any bytes. `None` without the floating-point record of [`prepare`].
-pub fn restore(frame: &SigFrame) -> Option<Restored> {
+/// Reads a frame of any bytes, with the bits of [`pstate_of_users`]. `None` without the floating-point record of
+/// [`prepare`].
+pub fn restore(frame: &SigFrame, pstate_of_users: u64) -> Option<Restored> {
     if (frame.fpsimd.magic, frame.fpsimd.bytes) != (FPSIMD_MAGIC, FPSIMD_BYTES) {
         return None;
     }
@@ -137,7 +159,7 @@ pub fn restore(frame: &SigFrame) -> Option<Restored> {
             x: frame.context.x,
             sp: frame.context.sp,
             pc: frame.context.pc,
-            pstate: frame.context.pstate & PSTATE_OF_USERS,
+            pstate: frame.context.pstate & pstate_of_users,
         },
         fp: FpRegisters {
             v: frame.fpsimd.v,
@@ -239,27 +261,51 @@ mod tests {
     fn a_signal_frame_restores_all_that_a_program_may_choose() {
         let made = prepared(0, SIGUSR1, Cause::process(0, 7));
         let copy = SigFrame::read_from_bytes(made.frame.as_bytes()).unwrap();
-        let back = restore(&copy).unwrap();
+        let back = restore(&copy, CONDITIONS).unwrap();
         assert_eq!((back.registers, back.fp), (registers(), fp()));
         assert_eq!(back.mask, SignalSet(0x55));
         let mut hostile = copy;
         hostile.fpsimd.magic = 0;
-        assert_eq!(restore(&hostile), None);
+        assert_eq!(restore(&hostile, u64::MAX), None);
     }
 
+    /// The bits of SPSR by the Arm ARM, and the fields of the two ID registers that grant them.
     #[test]
-    fn a_handler_and_its_return_get_the_condition_flags_and_no_other_bit_of_pstate() {
-        for bit in 0..64 {
-            let mut interrupted = registers();
-            interrupted.pstate = 1 << bit;
-            let allowed = if (28..32).contains(&bit) { 1 << bit } else { 0 };
-            let made = prepared_from(&interrupted, 0, SIGUSR1, Cause::process(0, 7));
-            assert_eq!(
-                made.registers.pstate, allowed,
-                "bit {bit} at the handler's entry"
-            );
-            let goes_on = restore(&made.frame).unwrap().registers.pstate;
-            assert_eq!(goes_on, allowed, "bit {bit} after rt_sigreturn");
+    fn legal_bits_of_pstate_survive_a_signal_and_no_others_come_in() {
+        let (dit, bti, ssbs, mte2) = (1 << 48, 1, 1 << 4, 2 << 8);
+        for (pfr0, pfr1, legal, of_handlers) in [
+            (0, 0, 0xf << 28, 0xf << 28),
+            (dit, 0, 0xf1 << 24, 0xf1 << 24),
+            (0, ssbs, 0xf << 28 | 1 << 12, 0xf << 28 | 1 << 12),
+            (0, bti, 0xf << 28 | 3 << 10, 0xf << 28),
+            (0, mte2 >> 1, 0xf << 28, 0xf << 28),
+            (0, mte2, 0xf2 << 24, 0xf << 28),
+            (
+                dit | 0xf_0fff,
+                bti | 2 * ssbs | mte2,
+                0xf3 << 24 | 7 << 10,
+                0xf1 << 24 | 1 << 12,
+            ),
+        ] {
+            let users = pstate_of_users(pfr0, pfr1);
+            for bit in 0..64 {
+                let mut interrupted = registers();
+                interrupted.pstate = 1 << bit;
+                let made = prepared_from(&interrupted, 0, SIGUSR1, Cause::process(0, 7));
+                let entered = made.registers.pstate;
+                assert_eq!(
+                    entered & legal,
+                    1 << bit & of_handlers,
+                    "bit {bit} at the handler's entry"
+                );
+                assert_eq!(
+                    entered & !(0xf1 << 24 | 1 << 12),
+                    0,
+                    "bit {bit} at the handler's entry"
+                );
+                let goes_on = restore(&made.frame, users).unwrap().registers.pstate;
+                assert_eq!(goes_on, 1 << bit & legal, "bit {bit} after rt_sigreturn");
+            }
         }
     }
 

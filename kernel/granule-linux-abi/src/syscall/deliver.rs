@@ -171,7 +171,9 @@ pub fn sigreturn<E: Env>(env: &mut E) {
     } else {
         None
     };
-    let Some(restored) = frame.as_ref().and_then(restore) else {
+    let pstate = env.pstate_bits();
+    let restored = frame.as_ref().and_then(|frame| restore(frame, pstate));
+    let Some(restored) = restored else {
         env.with(|processes, place| {
             if let Ok(process) = processes.get_mut(place) {
                 process.signals.force(SIGSEGV, Cause::KERNEL);

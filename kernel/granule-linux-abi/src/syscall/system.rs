@@ -3,7 +3,8 @@
 use super::Result;
 use crate::abi::Errno;
 use crate::abi::process::{
-    GRND_KNOWN, Limit, RLIM_INFINITY, RLIM_NLIMITS, RLIMIT_NOFILE, RLIMIT_STACK, SysInfo, UtsName,
+    GRND_INSECURE, GRND_NONBLOCK, GRND_RANDOM, Limit, RLIM_INFINITY, RLIM_NLIMITS, RLIMIT_NOFILE,
+    RLIMIT_STACK, SysInfo, UtsName,
 };
 use crate::abi::time::NANOSECONDS;
 use crate::env::{Env, put, put_if};
@@ -69,8 +70,12 @@ pub(super) fn prlimit<E: Env>(env: &mut E, pid: i32, resource: u64, new: u64, ol
 
 /// `getrandom`.
 pub(super) fn getrandom<E: Env>(env: &mut E, to: u64, bytes: u64, flags: u64) -> Result {
-    if flags & !GRND_KNOWN != 0 {
+    const BOTH: u64 = GRND_RANDOM | GRND_INSECURE;
+    if flags & !(GRND_NONBLOCK | BOTH) != 0 || flags & BOTH == BOTH {
         return Err(Errno::EINVAL.into());
+    }
+    if flags & GRND_INSECURE == 0 && !env.is_random_seeded() {
+        return Err(Errno::EAGAIN.into());
     }
     let bytes = bytes.min(crate::abi::file::MAX_RW_COUNT);
     let mut done = 0;

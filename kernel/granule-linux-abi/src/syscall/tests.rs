@@ -47,6 +47,7 @@ pub(crate) struct Fake {
     pub(crate) fp: FpRegisters,
     memory: Vec<u8>,
     clock: u64,
+    seeded: bool,
     console: Vec<u8>,
     unknown: Vec<u64>,
     /// Events during sleeps: one for each time that the program finds its condition false.
@@ -75,6 +76,7 @@ impl Fake {
             },
             memory: vec![0; BYTES as usize],
             clock: 1_000_000_000,
+            seeded: true,
             console: Vec::new(),
             unknown: Vec::new(),
             events: VecDeque::new(),
@@ -259,6 +261,12 @@ impl Env for Fake {
     }
     fn random(&mut self, into: &mut [u8]) {
         into.fill(0x5a);
+    }
+    fn pstate_bits(&self) -> u64 {
+        crate::signals::frame::pstate_of_users(0, 0)
+    }
+    fn is_random_seeded(&self) -> bool {
+        self.seeded
     }
     fn ram(&self) -> Ram {
         Ram {

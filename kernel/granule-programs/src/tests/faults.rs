@@ -44,13 +44,15 @@ fn overflow(depth: u64) {
 
 /// Each thing, and the signal that ends who does it. Single instructions, and accesses to what is not a program's, are
 /// in [`hostile`](super::hostile::instructions).
-const ALL: [(fn(), u32); 4] = [
+const ALL: [(fn(), u32); 5] = [
     (|| read(0), SIGSEGV),
     // Code, which is not writable.
     (|| write(write as *const () as u64), SIGSEGV),
     (|| overflow(0), SIGSEGV),
     // A misaligned program counter, where there is code.
     (jump_misaligned, SIGBUS),
+    // The kernel's image, where it is mapped.
+    (|| read(0xffff_ffff_8000_0000), SIGSEGV),
 ];
 
 /// Does one of them in this process.

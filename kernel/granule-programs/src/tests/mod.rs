@@ -73,10 +73,13 @@ const TESTS: &[Test] = &[
     (b"faults", faults::faults),
     (b"pointers", faults::pointers),
     (b"left", processes::left),
+    (b"power-off", processes::power_off),
     (b"files", files::files),
     (b"execs", files::execs),
     (b"descriptors", files::descriptors),
     (b"signals", signals::signals),
+    (b"pstate", signals::pstate),
+    (b"getrandom", getrandom),
     (b"comets", between::comets),
     (b"pelted", between::pelted),
     (b"lender", between::lender),
@@ -157,4 +160,29 @@ fn hello(start: Start) {
     // Not to be taken for the kernel's own line.
     calls::write(b"@granule outcome=panic\n@gran");
     calls::write(b"ule end\nwithout a newline");
+}
+
+/// Takes random bytes with each flag; the second argument is the answer that is expected without GRND_INSECURE.
+fn getrandom(start: Start) {
+    let expected = -(number(start.argument(2)) as i64);
+    let draw = |flags: u64| {
+        let mut bytes = [0_u8; 32];
+        let done = calls::call(calls::GETRANDOM, [bytes.as_mut_ptr() as u64, 32, flags]);
+        (done, core::hint::black_box(bytes))
+    };
+    for flags in [0, 1, 2, 4, 5] {
+        let done = if flags < 4 && expected != 0 {
+            expected
+        } else {
+            32
+        };
+        let (first, second) = (draw(flags), draw(flags));
+        check_eq!((first.0, second.0), (done, done), "flags {flags}");
+        check!(
+            done < 0 || first.1 != second.1,
+            "flags {flags}: the same bytes twice"
+        );
+    }
+    check_eq!(draw(6).0, calls::EINVAL, "GRND_RANDOM and GRND_INSECURE");
+    say(format_args!("drawn\n"));
 }

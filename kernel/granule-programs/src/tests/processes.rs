@@ -470,3 +470,28 @@ pub(super) fn left(_: Start) {
     }
     say(format_args!("left\n"));
 }
+
+/// Powers the machine off, in the process of the second argument: the first one, or a child's child, with
+/// processes in every state.
+pub(super) fn power_off(start: Start) {
+    left(start);
+    let off = || {
+        const MAGIC: u64 = 0xfee1_dead;
+        // Ctrl-Alt-Del off, as an init does at first; a command that is missing; power off.
+        for (command, expected) in [(0, 0), (0x0123_4567, calls::EINVAL), (0x4321_fedc, -1)] {
+            check_eq!(
+                call(calls::REBOOT, [MAGIC, 0x2812_1969, command]),
+                expected,
+                "{command:#x}"
+            );
+        }
+        1
+    };
+    if start.argument(2) == b"init" {
+        off();
+    }
+    let child = forked(|| status_of(forked(off)) as i32);
+    // Never returns.
+    status_of(child);
+    check!(false, "still here");
+}

@@ -283,3 +283,36 @@ fn awaited() {
     check!(status_of(child) == SIGKILL as u32, "who sent");
     block(0);
 }
+
+/// DIT and SSBS.
+fn timing_bits() -> [u64; 2] {
+    let (dit, ssbs): (u64, u64);
+    // SAFETY: both registers exist on the CPU of the test.
+    unsafe { asm!("mrs {}, s3_3_c4_c2_5", "mrs {}, s3_3_c4_c2_6", out(reg) dit, out(reg) ssbs) };
+    [dit, ssbs]
+}
+
+static IN_HANDLER: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+extern "C" fn note_and_clear(_: u64, _: *const u64, _: *mut u64) {
+    for (note, bit) in IN_HANDLER.iter().zip(timing_bits()) {
+        note.store(bit, Ordering::SeqCst);
+    }
+    // SAFETY: as in `timing_bits`; they change timing only.
+    unsafe { asm!("msr s3_3_c4_c2_5, xzr", "msr s3_3_c4_c2_6, xzr") };
+}
+
+/// Code that runs in constant time does so in a handler, and behind it.
+pub(super) fn pstate(_: Start) {
+    const BITS: [u64; 2] = [1 << 24, 1 << 12];
+    handle(SIGUSR1, note_and_clear, 0);
+    // SAFETY: as in `timing_bits`.
+    unsafe {
+        asm!("msr s3_3_c4_c2_5, {}", "msr s3_3_c4_c2_6, {}", in(reg) BITS[0], in(reg) BITS[1])
+    };
+    kill(pid(), SIGUSR1);
+    check_eq!(timing_bits(), BITS, "behind the handler");
+    let inside = IN_HANDLER.each_ref().map(|bit| bit.load(Ordering::SeqCst));
+    check_eq!(inside, BITS, "in the handler");
+    say(format_args!("kept\n"));
+}

@@ -377,15 +377,15 @@ fn exact_tree_trace(tree: &[u8], usual: TraceArea) -> Result<TraceArea, Stop> {
     })
 }
 
-/// The length of a file, which must be readable.
+/// The length of a file, which must be readable. QEMU leaves an initramfs without bytes out silently.
 fn length(path: &Path, option: &str) -> Result<u64, Stop> {
     let complain = |what: String| usage(format!("{option} {}: {what}", path.display()));
     let metadata = fs::File::open(path)
         .and_then(|file| file.metadata())
         .map_err(|error| complain(error.to_string()))?;
-    if metadata.is_file() {
-        Ok(metadata.len())
-    } else {
-        Err(complain("is not a regular file".into()))
+    match metadata.len() {
+        _ if !metadata.is_file() => Err(complain("is not a regular file".into())),
+        0 => Err(complain("has no bytes".into())),
+        bytes => Ok(bytes),
     }
 }

@@ -6,7 +6,7 @@
 pub mod report;
 
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, BufReader};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -212,11 +212,14 @@ fn ours(args: &TlbArgs, folder: &Path) -> Result<Job, String> {
     let page = args.page_size.bytes();
     let (workload, initrd, append, instructions) = match &args.initrd {
         Some(path) => {
-            if !path.is_file() {
-                return Err(format!(
-                    "--initrd {}: there is no such file",
-                    path.display()
-                ));
+            let bytes = path.metadata().ok().filter(Metadata::is_file);
+            let why = match bytes.map(|file| file.len()) {
+                None => "there is no such file",
+                Some(0) => "it has no bytes",
+                Some(_) => "",
+            };
+            if !why.is_empty() {
+                return Err(format!("--initrd {}: {why}", path.display()));
             }
             (path.display().to_string(), path.clone(), None, args.most)
         }

@@ -52,10 +52,12 @@ pub(super) fn check(image: &Path, initrd: Option<&Path>) -> Result<(), String> {
     let refused = |option: &str, path: &Path, why: &dyn std::fmt::Display| {
         Err(format!("{option} {}: {why}", path.display()))
     };
-    if let Some(path) = initrd
-        && let Err(error) = first_bytes(path)
-    {
-        return refused("--initrd", path, &error);
+    if let Some(path) = initrd {
+        match first_bytes(path) {
+            Ok(bytes) if bytes.is_empty() => return refused("--initrd", path, &"it has no bytes"),
+            Ok(_) => {}
+            Err(error) => return refused("--initrd", path, &error),
+        }
     }
     let bytes = match first_bytes(image) {
         Ok(bytes) => bytes,
@@ -123,6 +125,7 @@ mod tests {
         assert_eq!(check(&file("zboot", &zboot), None), Ok(()));
         for (image, initrd, part) in [
             (&image, Some(&missing), "--initrd "),
+            (&image, Some(&file("none", b"")), "it has no bytes"),
             (&missing, None, "No such file"),
             (&folder.path().to_path_buf(), None, "not a regular file"),
             (&file("xz", b"\xfd7zXZ\0"), None, "compressed (xz)"),

@@ -43,7 +43,8 @@ pub(super) struct Facts {
     pub(super) console: Option<Result<Console, &'static str>>,
     /// Nodes of serial lines, each with its address for the CPU.
     pub(super) serial: Vec<(String, Option<u64>)>,
-    /// The interrupt controller: its kind and the regions of its registers.
+    /// The interrupt controller: its kind, the regions of its registers, and from 0 on the stride of its
+    /// redistributors.
     pub(super) intc: Option<Result<(&'static str, Vec<Piece>), String>>,
     /// The interrupts of the timer at EL1 and at EL2.
     pub(super) timer: [Option<u32>; 2],

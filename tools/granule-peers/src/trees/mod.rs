@@ -11,6 +11,8 @@ mod theirs;
 use std::path::Path;
 
 use anyhow::{Result, bail, ensure};
+use granule_boot::machines::{self, Identity};
+use granule_boot::tree::Tree;
 use xtask::graph;
 
 use self::facts::{Totals, difference};
@@ -76,13 +78,32 @@ fn of_package(package: &Path) -> Result<String> {
 /// Compares both readings of a tree. Returns its sums or the first difference, or the reason why
 /// our readers refuse it.
 fn compare(bytes: &[u8]) -> Result<Result<Totals, String>, String> {
-    ours::sound(bytes)?;
+    let tree = ours::sound(bytes)?;
+    listed(&tree)?;
     let theirs = theirs::facts(bytes);
     let ours = ours::facts(bytes, theirs.boot_cpu)?;
     Ok(match difference(&ours, &theirs) {
         Some(line) => Err(line),
         None => Ok(theirs.totals(store::hash(bytes))),
     })
+}
+
+/// Checks that the table of machines has the tree's machine, if it is one of a maker whose IOMMUs need a page size.
+/// The trees grow with each kernel, and the table must with them.
+fn listed(tree: &Tree<'_>) -> Result<(), String> {
+    let compatible = tree.peek().compatible;
+    let mut of_apple = compatible.filter(|name| name.starts_with(b"apple,"));
+    let identity = Identity {
+        compatible,
+        ..Identity::default()
+    };
+    match of_apple.next() {
+        Some(name) if machines::find(&identity).is_none() => Err(format!(
+            "{} is in no row of crates/granule-boot/src/machines.rs: add it, with the page sizes of its IOMMU",
+            name.escape_ascii()
+        )),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]

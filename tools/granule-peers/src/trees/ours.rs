@@ -125,6 +125,7 @@ fn reason(error: ConsoleError) -> &'static str {
 }
 
 fn regions(controller: &Controller) -> (&'static str, Vec<Piece>) {
+    let mut stride = None;
     let (kind, first, others) = match controller {
         Controller::GicV2 {
             distributor,
@@ -133,9 +134,14 @@ fn regions(controller: &Controller) -> (&'static str, Vec<Piece>) {
         Controller::GicV3 {
             distributor,
             redistributors,
-        } => ("GICv3", distributor, redistributors.as_slice()),
+            stride: own,
+        } => {
+            stride = own.map(|stride| Piece(0, stride));
+            ("GICv3", distributor, redistributors.as_slice())
+        }
         Controller::Bcm2836 { registers, .. } => ("BCM2836", registers, &[][..]),
     };
     let all = std::iter::once(first).chain(others);
-    (kind, all.map(|it| Piece(it.start, it.end)).collect())
+    let all = all.map(|it| Piece(it.start, it.end)).chain(stride);
+    (kind, all.collect())
 }

@@ -104,3 +104,35 @@ fn the_first_difference_is_reported() {
         "ours: reserved 0x0 to 0x1000, dtoolkit's: 1 CPUs"
     );
 }
+
+#[test]
+fn a_machine_of_apple_s_without_a_row_is_named() {
+    let listed = |compatible: &[&str]| {
+        let strings: Vec<u8> = compatible
+            .iter()
+            .flat_map(|name| [name.as_bytes(), b"\0"].concat())
+            .collect();
+        let mut tree = DeviceTree::new();
+        tree.root = node("", &[("compatible", &strings.as_slice())], vec![]);
+        super::listed(&ours::sound(&tree.to_dtb()).unwrap())
+    };
+    for known in [
+        "apple,t8103",
+        "apple,t8122",
+        "apple,t6030",
+        "apple,t6034",
+        "apple,t8012",
+    ] {
+        assert_eq!(
+            listed(&["apple,j1", known, "apple,arm-platform"]),
+            Ok(()),
+            "{known}"
+        );
+    }
+    assert_eq!(listed(&["acme,board"]), Ok(()));
+    let line = listed(&["apple,j999", "apple,t9999"]).unwrap_err();
+    assert!(
+        line.starts_with("apple,j999 is in no row of crates/granule-boot"),
+        "{line}"
+    );
+}

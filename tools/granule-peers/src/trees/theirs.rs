@@ -308,9 +308,6 @@ fn gic(way: &[FdtNode<'_>]) -> Option<(&'static str, Vec<Piece>)> {
     } else {
         ("GICv2", 1)
     };
-    if node.property("redistributor-stride").is_some() {
-        return None;
-    }
     let mut regions = Vec::new();
     for (start, bytes) in own_reg(way)?.into_iter().take(1 + count as usize) {
         let start = to_cpu(way, start)?;
@@ -320,7 +317,14 @@ fn gic(way: &[FdtNode<'_>]) -> Option<(&'static str, Vec<Piece>)> {
         }
         regions.push(piece(start, bytes));
     }
-    (regions.len() == 1 + count as usize).then_some((kind, regions))
+    let whole = regions.len() == 1 + count as usize;
+    if let Some(stride) = node
+        .property("redistributor-stride")
+        .filter(|_| kind == "GICv3")
+    {
+        regions.push(piece(0, u64::try_from(number(stride.value())).ok()?));
+    }
+    whole.then_some((kind, regions))
 }
 
 /// Finds the registers of the Raspberry Pi 3's interrupt controller.

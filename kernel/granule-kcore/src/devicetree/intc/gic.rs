@@ -9,6 +9,8 @@ pub const MOST_REGIONS: usize = 32;
 
 /// The least size of a distributor or of a GICv2's CPU interface.
 const FRAME: u64 = 0x1000;
+/// The size of each frame of a GICv3.
+const FRAME_3: u64 = 0x1_0000;
 
 /// Compatible strings of controllers that are driven as a GICv2.
 const V2: [&[u8]; 7] = [
@@ -22,7 +24,7 @@ const V2: [&[u8]; 7] = [
 ];
 
 /// The compatible string of version 3 and later.
-const V3: &[u8] = b"arm,gic-v3";
+pub(super) const V3: &[u8] = b"arm,gic-v3";
 
 /// The kind of a node that is a GIC.
 pub(super) fn kind(node: &Node<'_>) -> Option<ControllerKind> {
@@ -47,9 +49,15 @@ pub(super) fn version_2(node: &Node<'_>) -> Result<Controller, NodeError> {
 }
 
 pub(super) fn version_3(node: &Node<'_>) -> Result<Controller, NodeError> {
-    if node.property(b"redistributor-stride").is_some() {
-        return Err(NodeError::Stride);
-    }
+    let stride = match node.property(b"redistributor-stride") {
+        None => None,
+        Some(_) => {
+            let stride = node.number(b"redistributor-stride");
+            // A redistributor has two frames, and the binding demands whole ones.
+            let fits = |stride: &u64| *stride >= 2 * FRAME_3 && stride.is_multiple_of(FRAME_3);
+            Some(stride.filter(fits).ok_or(NodeError::Stride)?)
+        }
+    };
     let count = match node.property(b"#redistributor-regions") {
         None => 1,
         Some(_) => node
@@ -71,5 +79,6 @@ pub(super) fn version_3(node: &Node<'_>) -> Result<Controller, NodeError> {
     Ok(Controller::GicV3 {
         distributor,
         redistributors,
+        stride,
     })
 }

@@ -36,6 +36,8 @@ pub enum Controller {
         distributor: Range<u64>,
         /// The regions of redistributors.
         redistributors: ArrayVec<Range<u64>, MOST_REGIONS>,
+        /// The bytes from one redistributor to the next, if not those of its frames.
+        stride: Option<u64>,
     },
     /// The controller of the Raspberry Pi 2 and 3, beside its cores.
     Bcm2836 {
@@ -62,7 +64,7 @@ pub enum NodeError {
     BadReg,
     /// A GIC has more redistributor regions than there is room for.
     TooManyRegions,
-    /// A GIC has its own `redistributor-stride`.
+    /// A `redistributor-stride` that no redistributors can have.
     Stride,
 }
 
@@ -87,7 +89,9 @@ impl fmt::Display for NodeError {
                 f.write_str("has a reg that does not lead to addresses that the CPU can reach")
             }
             Self::TooManyRegions => write!(f, "has more than {MOST_REGIONS} redistributor regions"),
-            Self::Stride => f.write_str("has a redistributor-stride, which is not supported"),
+            Self::Stride => f.write_str(
+                "has a redistributor-stride that is not a multiple of 0x10000 from 0x20000 on",
+            ),
         }
     }
 }
@@ -109,6 +113,23 @@ pub fn controller(tree: &Tree<'_>) -> Result<Controller, ControllerError> {
         ControllerKind::Bcm2836 => bcm2836::read(tree, &node),
     };
     read.map_err(|error| ControllerError::Node(own(node.path()), error))
+}
+
+/// The regions of the redistributors of the tree's GICv3, and their own stride. For use with the MMU off: it formats
+/// nothing, and reads no table of names.
+pub fn redistributors(
+    tree: &Tree<'_>,
+) -> Option<(ArrayVec<Range<u64>, MOST_REGIONS>, Option<u64>)> {
+    let mut all = tree.nodes();
+    let node = all.find(|node| node.is_compatible(gic::V3))?;
+    match gic::version_3(&node) {
+        Ok(Controller::GicV3 {
+            redistributors,
+            stride,
+            ..
+        }) => Some((redistributors, stride)),
+        _ => None,
+    }
 }
 
 /// The first GIC, or without one the other controller: the Raspberry Pi 4 has both, and its GIC has the interrupts.

@@ -224,6 +224,88 @@ fn reservations_take_no_more_room_than_they_must() {
     }
 }
 
+/// As many banks as there is room for: the largest.
+#[test]
+fn of_too_many_banks_the_smallest_are_left_out() {
+    for count in [128_u64, 129, 600, 5000] {
+        // Sizes of 1 to `count` pages, in an order of no meaning.
+        let size = |n: u64| (n * 7 % count + 1) << 12;
+        let all: Vec<_> = (0..count).map(|n| (n << 26, size(n))).collect();
+        let found = read(&machine(&[("reg", &pairs(&all))], [], &[])).unwrap();
+        let largest = |(start, bytes): &(u64, u64)| {
+            (bytes >> 12 > count - 128).then_some((*start, start + bytes))
+        };
+        assert_eq!(
+            found.banks,
+            all.iter().filter_map(largest).collect::<Vec<_>>()
+        );
+        let left_out: u64 = (1..=count - 128).map(|pages| pages << 12).sum();
+        let line = format!(
+            "the device tree has RAM in more than 128 places; {left_out} bytes in the smallest are left out"
+        );
+        assert_eq!(
+            found.warnings,
+            Vec::from_iter((count > 128).then_some(line))
+        );
+    }
+}
+
+/// No-map ranges are widened and never dropped, and what is reserved between them stays usable.
+#[test]
+fn too_many_no_map_ranges_are_joined_beside_what_is_reserved() {
+    for pages in PageSize::ALL {
+        for count in [128_u64, 129, 600, 5000] {
+            let start = |n: u64| GIB.0 + (n << 17);
+            let all: Vec<_> = (0..count).map(|n| (start(n), 0x1000)).collect();
+            let holes = node("a@0", &[("reg", &pairs(&all)), ("no-map", &[])], []);
+            let kept = (start(60) + 0x4000, 0x1000);
+            let reserved = node("reserved-memory", &[], [holes]);
+            let (found, warnings) = early(&one_gib(vec![reserved], &[kept]), pages).unwrap();
+            let no_map = found.no_map();
+            assert_eq!(no_map.len(), 128);
+            let covers = |at: &u64| no_map.iter().any(|range| range.contains(*at));
+            assert!(
+                all.iter()
+                    .all(|(start, _)| covers(start) && covers(&(start + 0xfff)))
+            );
+            assert!(!covers(&kept.0), "{count}");
+            let bytes = no_map.iter().map(|range| range.len()).sum::<u64>() - (count << 12);
+            let line = format!(
+                "the device tree has no-map ranges in more than 128 places; {bytes} bytes between the nearest are not mapped either"
+            );
+            assert_eq!(warnings, Vec::from_iter((count > 128).then_some(line)));
+        }
+    }
+}
+
+#[test]
+fn words_for_an_initramfs_that_contradict_each_other_are_reported() {
+    const START: &str = "linux,initrd-start";
+    const END: &str = "linux,initrd-end";
+    let alone = "has only one of linux,initrd-start and linux,initrd-end";
+    let number =
+        "has a linux,initrd-start or linux,initrd-end that is not one number of 32 or 64 bits";
+    let empty = "has a linux,initrd-end that is not above linux,initrd-start";
+    let at = |address: u32| address.to_be_bytes();
+    let (low, high) = (at(0x4800_0000), at(0x4800_1000));
+    for (words, why) in [
+        (&[][..], None),
+        (&[(START, &low[..]), (END, &high)][..], None),
+        (&[(START, &low)], Some(alone)),
+        (&[(END, &low)], Some(alone)),
+        (&[(START, &high), (END, &low)], Some(empty)),
+        (&[(START, &low), (END, &low)], Some(empty)),
+        (&[(START, &low[..3]), (END, &high)], Some(number)),
+        (&[(START, &low), (END, &[])], Some(number)),
+    ] {
+        let found = read(&one_gib(vec![node("chosen", words, [])], &[])).unwrap();
+        let line = why.map(|why| format!("the device tree's /chosen {why}; no initramfs"));
+        assert_eq!(found.warnings, Vec::from_iter(line), "{words:?}");
+        let there = why.is_none() && !words.is_empty();
+        assert_eq!(found.reserved.len(), usize::from(there), "{words:?}");
+    }
+}
+
 #[test]
 fn part_of_an_entry_at_the_end_is_reported_and_ignored() {
     let cut = |start, bytes| [pairs(&[(start, bytes)]), vec![0; 12]].concat();

@@ -36,10 +36,11 @@ pub(crate) enum Mapped {
         distributor: u64,
         cpu_interface: u64,
     },
-    /// Distributor, and the regions of redistributors.
+    /// Distributor, the regions of redistributors, and their own stride.
     GicV3 {
         distributor: u64,
         redistributors: ArrayVec<Range<u64>, MOST_REGIONS>,
+        stride: Option<u64>,
     },
     /// All registers, and those of the controller behind it.
     Bcm2836 { registers: u64, shared: Option<u64> },
@@ -76,9 +77,10 @@ pub(crate) unsafe fn init(mapped: &Mapped, cpu: &PerCpu) -> Result<(), Error> {
         Mapped::GicV3 {
             distributor,
             redistributors,
+            stride,
         } => {
             // SAFETY: the caller answers for the mapping.
-            unsafe { v3::take(*distributor, redistributors) };
+            unsafe { v3::take(*distributor, redistributors, *stride) };
             GIC_V3
         }
         Mapped::Bcm2836 { registers, shared } => {

@@ -9,14 +9,16 @@
 #![allow(unsafe_code, reason = "flat memory: tree, tables, boot record")]
 
 mod firmware;
+mod left_on;
 mod park;
 mod peek;
 mod secondary;
 mod tables;
 
 use crate::arch::cpu;
-use crate::handover::{EntryInfo, Handover, MmuConfig, record};
+use crate::handover::{EntryInfo, Handover, LeftOn, MmuConfig, record};
 use crate::trace::early::Early;
+use granule_boot::tree::Tree;
 
 /// The data that this code leaves for the kernel. The entry code and `mmu_off_main` write it with
 /// the MMU off; from then on it is only read.
@@ -48,6 +50,11 @@ static mut HANDOVER: Handover = Handover {
     consoles: granule_boot::peek::Consoles::NONE,
     expanded: None,
     given_digest: None,
+    left_on: LeftOn {
+        lpis: 0,
+        lpis_stay: 0,
+        smmus: 0,
+    },
     mmu: MmuConfig {
         mair: 0,
         tcr: 0,
@@ -75,6 +82,10 @@ extern "C" fn mmu_off_main(handover: &mut Handover) -> *const MmuConfig {
     let seen = peek::look(&handover.entry, read.bytes);
     let (tree, choice, trace) = (seen.info, seen.choice, seen.area);
     let entry = &handover.entry;
+    handover.left_on = match Tree::new(read.bytes) {
+        Ok(tree) => left_on::stop(&tree, 1 << entry.features().pa_bits()),
+        Err(_) => LeftOn::default(),
+    };
     // SAFETY: the area is empty, or RAM that the starter of the kernel named and that overlaps
     // nothing in use here, which `look` checked.
     let early = unsafe {

@@ -48,7 +48,7 @@ pub(super) fn look(entry: &EntryInfo, bytes: &[u8]) -> Seen {
         Err(error) => refuse(error),
     };
     let seen = tree.peek();
-    let area = area(entry, seen.bootargs, bytes.len() as u64);
+    let area = area(entry, seen.bootargs, &tree, bytes.len() as u64);
     let mut consoles = seen.consoles;
     let trace = area.unwrap_or_default();
     check(&mut consoles, entry, &tree, bytes.len() as u64, trace);
@@ -203,8 +203,21 @@ fn keep_off(entry: &EntryInfo, tree: &Tree<'_>, info: &TreeInfo, choice: &BootCh
 }
 
 /// The memory for the trace.
-fn area(entry: &EntryInfo, bootargs: &[u8], tree_bytes: u64) -> Result<Area, AreaError> {
-    let used = [(entry.load, image::bytes()), (entry.dtb, tree_bytes)];
+fn area(
+    entry: &EntryInfo,
+    bootargs: &[u8],
+    tree: &Tree<'_>,
+    tree_bytes: u64,
+) -> Result<Area, AreaError> {
+    let initrd = match tree.initial_ramdisk() {
+        Some(initrd) => (initrd.start, initrd.bytes),
+        None => (0, 0),
+    };
+    let used = [
+        (entry.load, image::bytes()),
+        (entry.dtb, tree_bytes),
+        initrd,
+    ];
     let area = Area::of(bootargs)?;
     area.keep_off(&used)?;
     Ok(area)

@@ -63,11 +63,11 @@ fn a_handler_runs_and_returns_to_where_it_came_from() {
     assert_eq!(fake.registers, registers);
 }
 
-/// Every bit of PSTATE is set where the program is interrupted, and in the frame that it returns from. Of these
-/// N, Z, C and V, bits 31 to 28 of SPSR_EL1, remain. The others are the mode, the masks of interrupts, PAN, a step,
-/// the branch type and the like.
+/// Every bit of PSTATE is set where the program is interrupted, and in the frame that it returns from. Of the frame's
+/// N, Z, C and V, bits 31 to 28 of SPSR_EL1, remain on this CPU, and of what the CPU has saved DIT and SSBS too. The
+/// others are the mode, the masks of interrupts, PAN, a step and the like.
 #[test]
-fn a_program_that_runs_on_has_the_condition_flags_and_no_other_bit_of_pstate() {
+fn a_program_that_runs_on_has_legal_bits_of_pstate_and_no_others() {
     let mut fake = machine();
     fake.act(SIGUSR1, 0x9000, 0);
     fake.act(SIGUSR2, 0xa000, 0);
@@ -75,9 +75,13 @@ fn a_program_that_runs_on_has_the_condition_flags_and_no_other_bit_of_pstate() {
     send(&mut fake, SIGUSR2);
     fake.registers.pstate = u64::MAX;
     assert_eq!(deliver(&mut fake, None), After::GoesOn);
-    for runs_on in ["in the second handler", "in the first", "behind both"] {
+    for (runs_on, expected) in [
+        ("in the second handler", 0xf100_1000),
+        ("in the first", 0xf000_0000),
+        ("behind both", 0xf000_0000),
+    ] {
         let pstate = fake.registers.pstate;
-        assert_eq!(pstate, 0xf000_0000, "{runs_on}: {pstate:#x}");
+        assert_eq!(pstate, expected, "{runs_on}: {pstate:#x}");
         if runs_on != "behind both" {
             let sp = fake.registers.sp;
             let mut frame: SigFrame = fake.get(sp);

@@ -12,7 +12,22 @@ fn calls_of_starting_libraries_are_answered() {
     fake.fails(n::PRLIMIT64, &[0, 16, 0, BASE], Errno::EINVAL);
     assert_eq!(fake.ok(n::GETRANDOM, &[BASE, 300, 0]), 300);
     assert_eq!((fake.bytes(BASE + 299, 2)), [0x5a, 0]);
-    fake.fails(n::GETRANDOM, &[BASE, 1, 8], Errno::EINVAL);
+    for (seeded, answers) in [(true, [Ok(8); 4]), (false, [Err(Errno::EAGAIN); 4])] {
+        fake.seeded = seeded;
+        for (flags, answer) in [0, 1, 2, 3].into_iter().zip(answers) {
+            match answer {
+                Ok(bytes) => assert_eq!(fake.ok(n::GETRANDOM, &[BASE, 8, flags]), bytes),
+                Err(error) => fake.fails(n::GETRANDOM, &[BASE, 8, flags], error),
+            }
+        }
+        // GRND_INSECURE, which GRND_RANDOM contradicts.
+        for flags in [4, 5] {
+            assert_eq!(fake.ok(n::GETRANDOM, &[BASE, 8, flags]), 8);
+        }
+        for flags in [6, 7, 8] {
+            fake.fails(n::GETRANDOM, &[BASE, 8, flags], Errno::EINVAL);
+        }
+    }
     assert_eq!(fake.ok(n::SET_ROBUST_LIST, &[BASE, 24]), 0);
     assert_eq!(fake.ok(n::UNAME, &[BASE]), 0);
     assert_eq!(fake.bytes(BASE, 6), b"Linux\0");

@@ -128,6 +128,7 @@ fn bad_usage_exits_with_2_and_one_line() {
 fn addresses_and_trees_that_cannot_be_are_bad_usage() {
     let (dir, _) = with_image(&guests::prints("", 2));
     std::fs::write(dir.path().join("dtb"), b"junk").unwrap();
+    std::fs::write(dir.path().join("empty"), b"").unwrap();
     for (words, expected) in [
         (&["--load-address", "0x1000"][..], "does not lie in RAM"),
         (&["--load-address", "0x40000000"], "does not lie in RAM"),
@@ -143,6 +144,7 @@ fn addresses_and_trees_that_cannot_be_are_bad_usage() {
         (&["--dtb", "dtb", "--initrd", "dtb"], "linux,initrd-start"),
         (&["--initrd", "absent"], "--initrd absent"),
         (&["--initrd", "target"], "not a regular file"),
+        (&["--initrd", "empty"], "has no bytes"),
     ] {
         let output = granule(dir.path(), words).output().unwrap();
         assert_eq!(

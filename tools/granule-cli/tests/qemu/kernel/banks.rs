@@ -316,31 +316,68 @@ fn as_many_ranges_as_fit() {
     assert_maps(&kernel, K4, &ranges);
 }
 
+/// Of too many banks the smallest are left out; no-map ranges are joined, with the memory between them.
 #[test]
-fn one_range_too_many_is_refused_or_joined_by_its_kind() {
-    let many = |n: u64| (RAM + 256 * MIB + n * 2 * MIB, MIB);
-    let mut banks = crafted(K4);
-    let list: Vec<_> = std::iter::once((RAM, 16 * MIB))
-        .chain((0..128).map(many))
-        .collect();
-    banks.banks(&list);
-    let mut no_map = crafted(K4);
-    let mut reserved = crafted(K4);
-    for (start, bytes) in (0..129).map(many) {
-        no_map.reserved(start, bytes, true);
-        reserved.reserved(start, bytes, false);
+fn any_number_of_banks_and_no_map_ranges_boots() {
+    let kib = MIB / 1024;
+    for size in PageSize::ALL {
+        for count in [128, 129, 600, 5000] {
+            let first = (RAM, 64 * MIB);
+            let small = |n: u64| (RAM + 65 * MIB + n * 192 * kib, 64 * kib);
+            let all: Vec<_> = std::iter::once(first)
+                .chain((1..count).map(small))
+                .collect();
+            let mut banks = crafted(size);
+            banks.banks(&[]).bank_node(&all);
+            let kernel = banks.ok();
+            let kept = all[..128]
+                .iter()
+                .map(|(start, bytes)| range(*start, start + bytes));
+            assert_maps(&kernel, size, &kept.collect::<Vec<_>>());
+            let left_out = (count - 128) * 64 * kib;
+            assert_eq!(
+                kernel.console.contains(&format!(
+                    "RAM in more than 128 places; {left_out} bytes in the smallest are left out"
+                )),
+                count > 128
+            );
+            let mut no_map = crafted(size);
+            for n in 0..count {
+                no_map.reserved(small(n).0, 4 * kib, true);
+            }
+            let kernel = no_map.ok();
+            // 128 ranges are left; the nearest, which are the first, became one.
+            let last = |n: u64| small(n).0 + 4 * kib;
+            let joined = count - 128;
+            let mut at = RAM;
+            let mut ranges = Vec::new();
+            for n in joined..count {
+                let start = if n == joined { small(0).0 } else { small(n).0 };
+                ranges.push(range(at, down(start, size)));
+                at = up(last(n), size);
+            }
+            ranges.push(range(at, RAM + GIB));
+            assert_maps(&kernel, size, &ranges);
+            let between = joined * 188 * kib;
+            assert_eq!(
+                kernel.console.contains(&format!(
+                    "no-map ranges in more than 128 places; {between} bytes between the nearest are not mapped either"
+                )),
+                count > 128
+            );
+        }
     }
-    for (tree, what, at) in [
-        (banks, "bank", many(127).0),
-        (no_map, "no-map range", many(128).0),
-    ] {
-        let kernel = tree.refused();
-        let line = format!("no room for the {what} at {at:#x}, the limit is 128");
-        kernel.fails_with(&line);
+}
+
+#[test]
+fn too_many_reservations_are_joined() {
+    let mut tree = crafted(K4);
+    for n in 0..129 {
+        tree.reserved(RAM + 256 * MIB + n * 2 * MIB, MIB, false);
     }
     // Reservations need only be kept, so near ones are taken together: 33 gaps leave 96 of 129.
     let between = 33 * MIB;
-    reserved.ok().prints(&format!(
+    tree.ok().prints(&format!(
         "reserves memory in more than 96 places; {between} bytes between the nearest are not used either"
     ));
 }

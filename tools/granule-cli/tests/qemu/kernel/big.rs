@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use granule_cli::{PageSize, Request};
+use granule_cli::{PageSize, Request, Rodata};
 
 use crate::kernel::machine::{GIB, ok, sized};
 
@@ -32,4 +32,20 @@ fn half_a_terabyte_in_4k_pages_stays_small_on_the_host() {
         // At least the tables themselves, or it was not measured.
         assert!(peak > tables * 4096 && peak < 4 * GIB, "{peak}");
     }
+}
+
+/// One bank with more frames than a span of the page allocator can have.
+#[test]
+fn a_bank_of_sixteen_terabytes_in_4k_pages_boots() {
+    let memory = 16 << 40;
+    let kernel = ok(&Request {
+        memory,
+        rodata: Some(Rodata::Off),
+        timeout: Duration::from_secs(300),
+        ..sized(PageSize::K4)
+    });
+    assert_eq!(kernel.mapped(), memory);
+    let free = kernel.number("memory.free_bytes");
+    // Each frame has 12 bytes of metadata.
+    assert!(free > memory / 4096 * 4080 && free < memory, "{free}");
 }

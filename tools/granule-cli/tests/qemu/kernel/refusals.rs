@@ -157,6 +157,38 @@ fn a_bank_without_the_image() {
     assert_reason(&half.refused(), "RAM is too small");
 }
 
+/// The image's memory is more than its file. What the kernel reads and writes before it looks at the initramfs has
+/// damaged that, or is damaged by it.
+#[test]
+fn an_initramfs_in_memory_of_the_kernel_is_refused() {
+    let (tree_at, trace_at) = (RAM + 128 * MIB, RAM + 256 * MIB);
+    for (start, owner) in [
+        (IMAGE - 4096, "overlaps the memory of the image"),
+        (IMAGE + MIB, "overlaps the memory of the image"),
+        (tree_at - 4096, "overlaps the memory of the device tree"),
+        (tree_at + 4096, "overlaps the memory of the device tree"),
+        (
+            trace_at + MIB,
+            "granule.trace= names memory that the image, the device tree or the initramfs is in",
+        ),
+    ] {
+        let mut tree = Crafted::new(&request());
+        tree.set(
+            "/chosen",
+            "bootargs",
+            format!("granule.trace={trace_at:#x},0x1000000").as_str(),
+        );
+        tree.set("/chosen", "linux,initrd-start", start);
+        tree.set("/chosen", "linux,initrd-end", start + 8192);
+        let (request, _files) = tree.request();
+        let request = Request {
+            dtb_address: Some(tree_at),
+            ..request
+        };
+        assert_reason(&ends(&request, Outcome::Refused), owner);
+    }
+}
+
 #[test]
 fn ram_that_is_too_small_for_its_tables() {
     // All but the image is reserved, and there is more RAM than the static pool's tables map.

@@ -89,3 +89,43 @@ fn the_self_check_reports_exactly_what_it_checked() {
         );
     }
 }
+
+/// One page in 64, the tables, and the edges. A wrong page among them is found; the word chooses.
+#[test]
+fn the_extent_of_the_check_is_the_word_s() {
+    for size in PageSize::ALL {
+        let with = |words: &str| Request {
+            append: Some(words.into()),
+            rodata: Some(Rodata::On),
+            ..sized(size)
+        };
+        let wrong = "granule.selfcheck=sample granule.test=corrupt-sampled";
+        let kernel = ends(&with(wrong), Outcome::SelfCheckFailed);
+        kernel.fails_with("is not planned");
+        // RAM begins where a table does. Its first and last page are edges.
+        let wrong = "granule.selfcheck=sample granule.test=corrupt-output";
+        let kernel = ends(&with(wrong), Outcome::SelfCheckFailed);
+        kernel.fails_with("is not planned");
+        let pages = (4 << 30) / size.bytes();
+        let full = ok(&with("")).number("self_check.leaves");
+        let sampled = ends(&with("granule.selfcheck=sample"), Outcome::Ok);
+        let leaves = sampled.number("self_check.leaves");
+        // The tables around the image are walked.
+        let walked = full - pages + 4 * size.bytes() / 8;
+        assert!(
+            (pages / 64..pages / 64 + walked).contains(&leaves),
+            "{size:?}: {leaves}"
+        );
+        assert!(sampled.number("self_check.tables") > 0);
+        let garbled = ends(&with("granule.selfcheck=some"), Outcome::Ok);
+        garbled.prints("granule.selfcheck=some: expected off, sample or full; taking full");
+        garbled.has("self_check.leaves", full);
+        let off = ends(
+            &with("granule.selfcheck=off granule.test=corrupt-hint"),
+            Outcome::Ok,
+        );
+        for key in ["translations", "patterns", "leaves", "tables"] {
+            off.has(&format!("self_check.{key}"), 0);
+        }
+    }
+}

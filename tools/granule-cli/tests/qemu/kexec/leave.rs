@@ -201,3 +201,28 @@ fn a_cpu_that_is_parked_is_not_left_behind() {
     let line = "granule: kexec refused: CPU 1 (MPIDR 0x1) cannot be switched off: it waits in this kernel's memory";
     ran.mentions(line);
 }
+
+/// What the last kernel left on in the CPU is named, and off: the next kernel leaves nothing on for the third.
+#[test]
+fn what_was_left_on_in_the_cpu_is_turned_off() {
+    let lines = ["debug exceptions", "the PMU", "a timer"];
+    for el in [1, 2] {
+        for left in [false, true] {
+            let words = if left {
+                "granule.test=kexec:left@1"
+            } else {
+                ""
+            };
+            let request = saying(machine(1, el, 3, "max"), words);
+            let ran = program_does(&request, "kexec-busy 1 0 0", Outcome::Ok);
+            for name in lines {
+                let line = format!("granule: {name} was left on; turned off");
+                let printed = ran
+                    .console
+                    .lines()
+                    .filter(|printed| printed.trim_end() == line);
+                assert_eq!(printed.count(), usize::from(left), "{}", ran.console);
+            }
+        }
+    }
+}

@@ -53,6 +53,20 @@ fn a_cpu_that_the_firmware_does_not_know() {
     made.has("cpus", 2);
 }
 
+/// QEMU's redistributors follow each other at 0x20000. With twice that the step leads past every second one.
+#[test]
+fn redistributors_are_looked_for_at_their_stride() {
+    for (stride, cpus) in [(0x2_0000_u64, 3), (0x4_0000, 2)] {
+        let made = with(|tree| {
+            let stride = &stride.to_be_bytes();
+            set(tree, "/intc@8000000", "redistributor-stride", stride);
+        });
+        assert_eq!(made.number("cpus"), cpus, "{stride:#x}");
+        let lost = "granule: CPU 1: no redistributor of the GIC has this CPU's affinity";
+        assert_eq!(made.console.contains(lost), cpus == 2, "{}", made.console);
+    }
+}
+
 #[test]
 fn without_psci_or_a_controller_there_is_one_cpu() {
     type Edit = fn(&mut DeviceTree);

@@ -43,7 +43,7 @@ fn areas_that_cannot_be_used_are_refused_by_the_kernel() {
         ("granule.trace=0x44000000,0x80000000", "at most 1G"),
         (
             "granule.trace=0x40200000,0x10000",
-            "the image or the device tree",
+            "the image, the device tree or the initramfs",
         ),
     ] {
         let recorded = record(|request| {

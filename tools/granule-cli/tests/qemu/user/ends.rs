@@ -37,6 +37,16 @@ fn remaining_processes_end_with_the_first_one() {
     }
 }
 
+#[test]
+fn a_program_powers_the_machine_off() {
+    for (size, cpus, by) in [(K4, 1, "init"), (K16, 4, "child"), (K64, 2, "child")] {
+        let ran = well(&machine(size, cpus), &format!("power-off {by}"), "left");
+        let refused =
+            "granule: kexec refused: reboot has magic 0xfee1dead, 0x28121969 and command 0x1234567";
+        assert_eq!(ran.console.matches(refused).count(), 1, "{}", ran.console);
+    }
+}
+
 /// The kernel's stack of a task has a guard, whatever the page size. Where the guard is not right below a
 /// stack, because the frame has another owner there, an exception catches it. A task that comes back from
 /// below its stack is caught by the last word of its stack.

@@ -1,14 +1,16 @@
 //! Hostile programs, beside one that checks itself all the time: no other program notices, the
 //! kernel goes on, and every frame comes back. The programs are in `granule-user`.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use granule_cli::PageSize::{self, K4, K16, K64};
 use granule_cli::{Initramfs, Outcome, Request};
 use test_case::test_case;
 
-use crate::hooked::saying;
-use crate::user::machine::{ends, machine, machine_at, program, well};
+use crate::hooked::{self, saying};
+use crate::user::machine::{does, ends, machine, machine_at, program, well};
 
 /// Each of these page sizes, on one CPU and on four, at either level.
 #[test_case(&PageSize::ALL, "instructions", "undefined"; "instructions that are not a program's end it")]
@@ -191,5 +193,39 @@ fn damaged_programs_are_refused_or_end_themselves() {
             .collect();
         assert_eq!(counts.iter().sum::<u32>(), 321, "{counts:?}");
         assert!(counts[0] > 50 && counts[1] > 50, "{counts:?}");
+    }
+}
+
+/// With FEAT_E0PD a read of the kernel's image faults at level 0, as where nothing is mapped; without it, at that of the
+/// leaf. QEMU's log has the syndrome: a data abort from EL0, DFSC 0b0001LL (translation) or 0b0011LL (permission).
+#[test]
+fn timing_shows_nothing_of_the_kernel_s_half() {
+    for (cpu, at_level_0) in [("max", true), ("cortex-a72", false)] {
+        let folder = tempfile::tempdir().unwrap();
+        let qemu = folder.path().join("qemu-with-log");
+        let log = folder.path().join("log");
+        let usual = hooked::qemu();
+        let script = format!(
+            "#!/bin/sh\nexec {} \"$@\" -d int -D {}\n",
+            usual.display(),
+            log.display()
+        );
+        std::fs::write(&qemu, script).unwrap();
+        std::fs::set_permissions(&qemu, Permissions::from_mode(0o755)).unwrap();
+        let request = Request {
+            cpu: cpu.into(),
+            qemu,
+            ..machine(K4, 1)
+        };
+        does(&request, "fault 4", Outcome::GuestExit);
+        let log = std::fs::read_to_string(&log).unwrap();
+        // The syndrome comes some lines before the address.
+        let (before, _) = log.split_once("with FAR 0xffffffff80000000").unwrap();
+        let (_, syndrome) = before.rsplit_once("with ESR 0x24/0x920000").unwrap();
+        assert_eq!(
+            &syndrome[..2] == "04",
+            at_level_0,
+            "{cpu}: 0x920000{syndrome}"
+        );
     }
 }

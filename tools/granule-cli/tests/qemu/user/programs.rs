@@ -1,7 +1,7 @@
 //! The behaviour of programs: each test of the program for tests, on machines of every kind.
 
 use granule_cli::PageSize::{self, K4, K16, K64};
-use granule_cli::Request;
+use granule_cli::{KaslrSeed, Request};
 use test_case::test_case;
 
 use crate::hooked::{on_cpu, saying};
@@ -35,6 +35,35 @@ fn everywhere(words: &str, line: &str) {
             };
             well(&request, words, line);
         }
+    }
+}
+
+/// The CPU has FEAT_DIT and FEAT_SSBS2.
+#[test]
+fn legal_bits_of_pstate_survive_a_signal() {
+    let request = Request {
+        cpu: "max".into(),
+        ..machine(K16, 1)
+    };
+    well(&request, "pstate", "kept");
+}
+
+/// FEAT_RNG seeds, and so does `rng-seed`; a machine with neither says so, and getrandom returns EAGAIN (11).
+#[test]
+fn random_bytes_are_secret_or_refused() {
+    for (cpu, seed, answer) in [
+        ("max", KaslrSeed::Off, 0),
+        ("cortex-a72", KaslrSeed::Random, 0),
+        ("cortex-a72", KaslrSeed::Off, 11),
+    ] {
+        let request = Request {
+            cpu: cpu.into(),
+            kaslr_seed: seed,
+            ..machine(K4, 1)
+        };
+        let ran = well(&request, &format!("getrandom {answer}"), "drawn");
+        let line = "granule: nothing seeds random numbers";
+        assert_eq!(ran.console.contains(line), answer != 0, "{}", ran.console);
     }
 }
 

@@ -9,8 +9,7 @@ use super::{CALL, timer};
 use crate::percpu::{self, PerCpu};
 use arm_gic::gicv3::registers::{Gicd, GicrSgi};
 use arm_gic::gicv3::{
-    GicCpuInterface, GicRedistributorIterator, GicV3, HIGHEST_NS_PRIORITY, SgiTarget,
-    SgiTargetGroup,
+    GicCpuInterface, GicRedistributor, GicV3, HIGHEST_NS_PRIORITY, SgiTarget, SgiTargetGroup,
 };
 use arm_gic::{IntId, InterruptGroup, UniqueMmioPointer};
 use core::ops::Range;
@@ -22,6 +21,8 @@ static DISTRIBUTOR: AtomicU64 = AtomicU64::new(0);
 /// Start and end of each region of redistributors; 0 for an unused slot.
 static REGIONS: [[AtomicU64; 2]; MOST_REGIONS] =
     [const { [const { AtomicU64::new(0) }; 2] }; MOST_REGIONS];
+/// The bytes from one redistributor to the next; 0 if each one's type has them.
+static STRIDE: AtomicU64 = AtomicU64::new(0);
 
 /// Bytes of a redistributor without virtual LPIs: two frames of 64K.
 const REDISTRIBUTOR: u64 = size_of::<GicrSgi>() as u64;
@@ -31,8 +32,13 @@ const REDISTRIBUTOR: u64 = size_of::<GicrSgi>() as u64;
 /// # Safety
 ///
 /// The registers must be mapped there as Device memory, for good.
-pub(in super::super) unsafe fn take(distributor: u64, redistributors: &[Range<u64>]) {
+pub(in super::super) unsafe fn take(
+    distributor: u64,
+    redistributors: &[Range<u64>],
+    stride: Option<u64>,
+) {
     DISTRIBUTOR.store(distributor, Ordering::Relaxed);
+    STRIDE.store(stride.unwrap_or(0), Ordering::Relaxed);
     for (slot, region) in REGIONS.iter().zip(redistributors) {
         let [start, end] = slot;
         start.store(region.start, Ordering::Relaxed);
@@ -77,24 +83,26 @@ pub(in super::super) fn init_cpu(percpu: &PerCpu, first: bool) -> Result<(), Err
 
 /// The redistributor whose GICR_TYPER has this affinity.
 fn redistributor(affinity: u64) -> Result<NonNull<GicrSgi>, Error> {
+    let stride = STRIDE.load(Ordering::Relaxed);
     for [start, end] in &REGIONS {
-        let (start, end) = (start.load(Ordering::Relaxed), end.load(Ordering::Relaxed));
-        let Some(base) = NonNull::new(start as *mut GicrSgi) else {
-            break;
-        };
-        // SAFETY: `take`'s caller answers for the region. CPUs search for their redistributors one
-        // after the other.
-        let mut all = unsafe { GicRedistributorIterator::new(base) }.map_err(Error::V3)?;
-        let mut at = start;
+        let (mut at, end) = (start.load(Ordering::Relaxed), end.load(Ordering::Relaxed));
         // The region may end before a redistributor that is marked as the last.
-        while at + REDISTRIBUTOR <= end
-            && let Some(redistributor) = all.next()
+        while let Some(base) = NonNull::new(at as *mut GicrSgi)
+            && at + REDISTRIBUTOR <= end
         {
-            let typer = redistributor.typer();
+            // SAFETY: `take`'s caller answers for the region. CPUs search for their redistributors one
+            // after the other, and each only reads the types of others'.
+            let typer = GicRedistributor::new(unsafe { UniqueMmioPointer::new(base) }).typer();
             if typer.core_mpidr() == affinity {
-                return NonNull::new(at as *mut GicrSgi).ok_or(Error::NoRedistributor);
+                return Ok(base);
             }
-            at += REDISTRIBUTOR << u32::from(typer.virtual_lpis_supported());
+            if typer.last_redistributor() {
+                break;
+            }
+            at += match stride {
+                0 => REDISTRIBUTOR << u32::from(typer.virtual_lpis_supported()),
+                stride => stride,
+            };
         }
     }
     Err(Error::NoRedistributor)
