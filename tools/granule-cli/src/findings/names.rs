@@ -102,12 +102,10 @@ impl Names {
 
     /// Reads the functions of the Linux in the guest's memory; what is known stays if there is none.
     fn read(&mut self) {
+        self.describe();
         let Some((memory, end)) = &self.memory else {
             return;
         };
-        if self.info.is_none() {
-            self.info = vmcoreinfo::find(&**memory, &mut |_| ()).map(|(_, text)| text);
-        }
         let Some(info) = self.info.as_deref().map(Vmcoreinfo) else {
             let why = "no Linux in the guest's memory describes itself yet (VMCOREINFO): --symbols FILE \
                        names functions";
@@ -126,6 +124,24 @@ impl Names {
             }
             Err(why) => self.notes = vec![why],
         }
+    }
+
+    /// Looks for the VMCOREINFO of the Linux in the guest's memory.
+    fn describe(&mut self) {
+        if let (Some((memory, _)), None) = (&self.memory, &self.info) {
+            self.info = vmcoreinfo::find(&**memory, &mut |_| ()).map(|(_, text)| text);
+        }
+    }
+
+    /// The addresses that the Linux in the guest's memory has for vmalloc and modules, if it names them.
+    pub(crate) fn vmalloc(&mut self) -> Option<(u64, u64)> {
+        self.describe();
+        let info = Vmcoreinfo(self.info.as_deref()?);
+        let (start, end) = (info.number("VMALLOC_START")?, info.number("VMALLOC_END")?);
+        let first = info
+            .number("MODULES_VADDR")
+            .map_or(start, |modules| modules.min(start));
+        (first < end).then(|| (first, end - 1))
     }
 
     /// The code of the functions of a name in the Linux in the guest's memory, those at low addresses first.
