@@ -10,8 +10,8 @@ pub enum Policy {
     /// An entry is made valid without a barrier, and so are permissions widened: a CPU that does not
     /// see it yet takes a fault, and the kernel's handler finds nothing to do.
     SpuriousFaults,
-    /// Addresses of the upper half, of EL2 or of EL3 that were unmapped may stay in TLBs until they are
-    /// mapped again; their memory is used for something else before.
+    /// Addresses of EL2, of EL3, or of a part of the upper half ([`Config::lazy`]) that were unmapped may
+    /// stay in TLBs until they are mapped again; their memory is used for something else before.
     LazyUnmap,
 }
 
@@ -91,6 +91,57 @@ impl fmt::Display for Policies {
     }
 }
 
+/// Features that a machine's CPUs lack, as the first line of a trace names them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Lacks(u8);
+
+/// A feature's name, and the switch of a configuration that it is.
+type Feature = (&'static str, fn(&mut Config) -> &mut bool);
+
+const FEATURES: [Feature; 7] = [
+    ("ttl", |config| &mut config.level_hints),
+    ("single-tlbi", |config| &mut config.single_tlbi),
+    ("lva", |config| &mut config.lva),
+    ("lpa2", |config| &mut config.lpa2),
+    ("ttst", |config| &mut config.small_tables),
+    ("hafdbs", |config| &mut config.hardware_update),
+    ("xnx", |config| &mut config.execute_by_privilege),
+];
+
+impl Lacks {
+    /// No feature is lacking.
+    pub const NONE: Self = Self(0);
+
+    /// Reads names with commas between them.
+    #[must_use]
+    pub fn from_names(names: &str) -> Option<Self> {
+        names.split(',').try_fold(Self::NONE, |set, name| {
+            let at = FEATURES.iter().position(|(one, _)| *one == name)?;
+            Some(Self(set.0 | 1 << at))
+        })
+    }
+
+    fn features(self) -> impl Iterator<Item = Feature> {
+        let all = FEATURES.into_iter().enumerate();
+        all.filter_map(move |(at, feature)| (self.0 >> at & 1 != 0).then_some(feature))
+    }
+
+    /// A configuration without these features.
+    #[must_use]
+    pub fn of(self, mut config: Config) -> Config {
+        self.features()
+            .for_each(|(_, switch)| *switch(&mut config) = false);
+        config
+    }
+}
+
+impl fmt::Display for Lacks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.features().map(|(name, _)| name).collect();
+        f.write_str(&names.join(","))
+    }
+}
+
 /// The features of the modelled machine, and how strict the rules are.
 ///
 /// [`Config::default`] is one CPU at BBM level 0: it has every optional feature that allows more
@@ -110,6 +161,11 @@ pub struct Config {
     pub lpa2: bool,
     /// FEAT_TTST: address spaces smaller than 25 bits.
     pub small_tables: bool,
+    /// FEAT_TTL: bits 47:44 of the operand of a TLBI by address hint at a level. Without it they are ignored.
+    pub level_hints: bool,
+    /// Whether a broadcast TLBI is complete after its DSB. CPUs with an erratum take any other one, and its DSB,
+    /// after that.
+    pub single_tlbi: bool,
     /// FEAT_HAFDBS: TCR.HA and TCR.HD work.
     pub hardware_update: bool,
     /// FEAT_XNX: stage 2 allows execution for EL1 and EL0 separately.
@@ -136,6 +192,9 @@ pub struct Config {
     pub equal_contents: bool,
     /// The omissions that the kernel makes on purpose.
     pub policies: Policies,
+    /// The first and the last address of the upper half for which [`Policy::LazyUnmap`] holds. `None`: its
+    /// second half, of 48 bits at most, where Linux has vmalloc and never the linear map.
+    pub lazy: Option<(u64, u64)>,
     /// Violations kept in full; the rest are only counted.
     pub most_violations: usize,
 }
@@ -149,6 +208,8 @@ impl Default for Config {
             lva: true,
             lpa2: true,
             small_tables: true,
+            level_hints: true,
+            single_tlbi: true,
             hardware_update: true,
             execute_by_privilege: true,
             strict: false,
@@ -157,6 +218,7 @@ impl Default for Config {
             track_tables: None,
             equal_contents: false,
             policies: Policies::NONE,
+            lazy: None,
             most_violations: 1000,
         }
     }
@@ -165,6 +227,20 @@ impl Default for Config {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_cpus_lack_is_read_back_and_switched_off() {
+        for (names, switch) in FEATURES {
+            let lacks = Lacks::from_names(names).unwrap();
+            assert_eq!(lacks.to_string(), names);
+            let mut config = lacks.of(Config::default());
+            assert!(!*switch(&mut config));
+            *switch(&mut config) = true;
+            assert_eq!(config, Config::default());
+        }
+        assert_eq!(Lacks::from_names("xnx,ttl").unwrap().to_string(), "ttl,xnx");
+        assert!(Lacks::from_names("ttl,").is_none());
+    }
 
     #[test]
     fn sets_of_policies_are_read_back() {

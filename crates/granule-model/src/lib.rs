@@ -45,11 +45,11 @@
 //! | | |
 //! | --- | --- |
 //! | walkers | may see the old or the new value of a store until the storing CPU's DSB, and a CPU may use speculated values until its next ISB. Stores to a table must be sure to be visible before a store or register write makes the table reachable |
-//! | TLBs | may hold any leaf with the access flag and any table entry, for as long as described above; contiguous members one by one (RLQLSD) |
+//! | TLBs | may hold any leaf with the access flag and any table entry, for as long as described above; contiguous members one by one (RLQLSD), and a valid member for all addresses of its group |
 //! | registers | the fields that TLBs hold (MAIR, SCTLR.WXN, and all of TCR but A1 and a set EPD) must not change between two walks without an invalidation of all of the regime, issued when the change is in effect, whether the MMU is off in between or not. What a TLB holds of a half is found there after EPD is set |
 //! | groups | a lookup of a member may use any other member that has the contiguous bit (RJQQTC), or conflict with members that have not (RNGLXZ) |
 //! | blocks with nT | may translate or fault (RMRRPW); software must not rely on them |
-//! | TLBI | removes what its operand, form, scope, level and granule hints name, if walkers could no longer read the old value when it was issued; completes at a DSB of its CPU (NSH for local ones); takes effect for the CPU itself after an ISB. An entry that still stands in a table which was unlinked is found again as long as a pointer to the table is cached; one DSB for several TLBIs says nothing of their order |
+//! | TLBI | removes what its operand, form, scope, level and granule hints name, if walkers could no longer read the old value when it was issued; completes at a DSB of its CPU (NSH for local ones); takes effect for the CPU itself after an ISB. An entry that still stands in a table which was unlinked is found again as long as a pointer to the table is cached, and an emptied member of a contiguous group as long as another one is valid; one DSB for several TLBIs says nothing of their order |
 //! | stage 2 | a guest's intermediate physical addresses are a regime of their own, by VMID. A walk of the guest may combine an entry of stage 2 with its own: the combined entry outlives a TLBI by intermediate physical address, until a later VMALLE1 that is issued after that TLBI completed, or until VMALLS12E1 or ALLE1 |
 //! | changes | each entry that becomes valid is compared with every stale one for its addresses: RWHZWS, with the relaxations of the BBM level (RPVTFW) |
 //! | data caches | each line of 64 bytes may be unwritten (stored through the caches, not cleaned) or outdated (stored past them, not invalidated) for any length of time |
@@ -86,7 +86,7 @@
 //! * Lines stored with the MMU off are outdated in the caches even if they were invalidated before
 //!   the store and nothing could have fetched them since.
 //! * Widened permissions count as relied on only after an invalidation: the model does not assume
-//!   that software handles spurious faults, unless [`Policy::SpuriousFaults`] is set.
+//!   that software handles spurious faults of stage 1, unless [`Policy::SpuriousFaults`] is set.
 //! * A table is reported if some of its entries were never stored since it was obtained, even if
 //!   its memory happens to be zero.
 //!
@@ -145,7 +145,7 @@ mod violation;
 pub use access::{Access, AccessKind, FaultKind, Outcome, Translation};
 pub use arch::descriptor::Rights;
 pub use arch::regime::Regime;
-pub use config::{Config, Policies, Policy};
+pub use config::{Config, Lacks, Policies, Policy};
 pub use granule_trace::{Barrier, BarrierKind, BitChange, Event, System, Text, Visibility};
 pub use model::{EventError, Model, Unchecked};
 pub use violation::{Miss, Rule, Violation};

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 use granule_model::trace::{ReadError, Reader, TraceHeader, parse_line, write_event};
-use granule_model::{Barrier, BitChange, Event, Policies, System, Text, Visibility};
+use granule_model::{Barrier, BitChange, Event, Lacks, Policies, System, Text, Visibility};
 use granule_testing::cases::config;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -94,6 +94,8 @@ fn header(events: u64) -> TraceHeader {
         cpus: 64,
         bbm_level: 0,
         policies: Policies::NONE,
+        lazy: None,
+        lacks: Lacks::NONE,
         complete: true,
         events,
     }

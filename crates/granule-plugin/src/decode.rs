@@ -127,6 +127,7 @@ pub const fn is_watched(register: System) -> bool {
             | System::TCR_EL3
             | System::TTBR0_EL3
             | System::MAIR_EL3
+            | System::SP_EL0
             | SPSR_EL1
             | SPSR_EL2
             | VBAR_EL1

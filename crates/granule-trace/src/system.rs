@@ -44,6 +44,7 @@ named! {
     TCR_EL3, "tcr_el3", 3 6 2 0 2;
     TTBR0_EL3, "ttbr0_el3", 3 6 2 0 0;
     MAIR_EL3, "mair_el3", 3 6 10 2 0;
+    SP_EL0, "sp_el0", 3 0 4 1 0;
 
     VMALLE1, "vmalle1", 1 0 8 7 0;
     VMALLE1IS, "vmalle1is", 1 0 8 3 0;
@@ -238,6 +239,7 @@ mod tests {
         for (system, word) in [
             (System::MAIR_EL1, 0xd518_a200_u32),
             (System::SCTLR_EL1, 0xd518_1000),
+            (System::SP_EL0, 0xd518_4103),
             (System::TTBR1_EL1, 0xd518_2020),
             (System::SCTLR_EL2, 0xd51c_1000),
             (System::VMALLE1, 0xd508_871f),

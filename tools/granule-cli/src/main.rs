@@ -263,6 +263,8 @@ fn check_command(args: &CheckArgs) -> Result<ExitCode, ExitCode> {
     let options = check::CheckOptions {
         strict: args.strict,
         policies: args.allow,
+        lacks: args.lacks,
+        lazy: args.lazy,
         bbm_level: args.bbm,
         most_violations: args.most,
     };

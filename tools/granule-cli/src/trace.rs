@@ -7,8 +7,8 @@ use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
-use granule_model::Policies;
 use granule_model::trace::{self, write_event};
+use granule_model::{Lacks, Policies};
 use granule_trace::{BufferHeader, EncodedEvent, Event, RECORD_WORDS};
 use tempfile::NamedTempFile;
 
@@ -100,6 +100,8 @@ fn write_to(
     from.read_exact(&mut skipped).map_err(unread)?;
     let first = trace::TraceHeader {
         policies: Policies::NONE,
+        lazy: None,
+        lacks: Lacks::NONE,
         page_bytes: head.page_bytes.into(),
         cpus: head.cpus.into(),
         bbm_level: head.bbm_level,

@@ -204,7 +204,7 @@ fn the_end_of_a_complete_trace_relies_on_everything() {
     let incomplete = good_and(&more).replace("complete=yes", "complete=no");
     let output = check(&incomplete, &[]);
     let printed = text(&output.stdout);
-    assert_eq!(output.status.code(), Some(0), "{printed}");
+    assert_eq!(output.status.code(), Some(3), "{printed}");
     assert!(printed.contains("the trace is not complete"), "{printed}");
 }
 
@@ -291,6 +291,53 @@ fn a_half_that_goes_unchecked_is_named() {
     assert_eq!((&one["line"], &one["cpu"]), (&15.into(), &0.into()));
     assert_eq!(one["half"], "the upper half of EL1&0");
     assert!(one["reason"].as_str().unwrap().starts_with("TG1 is 0b00"));
+}
+
+#[test]
+fn the_exit_code_depends_on_whether_all_was_judged() {
+    let cut = |lines: &[&str]| good_and(lines).replace("complete=yes", "complete=no");
+    let part = "no violation, but a part was not judged";
+    for (trace, code, last) in [
+        (good_and(&[]), 0, "clean"),
+        (good_and(CHANGED), 1, "1 violation"),
+        (cut(CHANGED), 1, "1 violation"),
+        (cut(&[]), 3, part),
+        (good_and(&["missing cpu0 tcr2_el1"]), 3, part),
+        (good_and(&[]).replace("0x200803519", "0x200003519"), 3, part),
+        (
+            file(&["isb cpu0"], 1),
+            2,
+            "nothing was judged: no MMU was turned on",
+        ),
+    ] {
+        let output = check(&trace, &[]);
+        let printed = text(&output.stdout);
+        let mut lines = printed.lines().rev();
+        assert_eq!(
+            (output.status.code(), lines.next()),
+            (Some(code), Some(last)),
+            "{printed}"
+        );
+        assert!(
+            lines.next().unwrap().starts_with("never checked: "),
+            "{printed}"
+        );
+        let json: Value = serde_json::from_slice(&check(&trace, &["--json"]).stdout).unwrap();
+        assert_eq!(json["clean"], code == 0, "{json:#}");
+    }
+    // A range for lazy unmapping is two addresses.
+    assert_eq!(
+        check(&good_and(&[]), &["--lazy", "0x1000-0x0"])
+            .status
+            .code(),
+        Some(2)
+    );
+    assert_eq!(
+        check(&good_and(&[]), &["--lazy", "0x0-0x1000"])
+            .status
+            .code(),
+        Some(0)
+    );
 }
 
 #[test]

@@ -151,6 +151,8 @@ pub(crate) fn trace_replay(input: &[u8]) {
             strict,
             bbm_level: None,
             policies: None,
+            lacks: None,
+            lazy: None,
             most_violations,
         };
         match check(text.as_bytes(), &options, &mut |_| ()) {

@@ -159,6 +159,8 @@ fn is_clean(trace: &Path) -> Result<()> {
         strict: true,
         bbm_level: None,
         policies: None,
+        lacks: None,
+        lazy: None,
         most_violations: 1,
     };
     let text = std::fs::read(trace).context("there is no trace")?;

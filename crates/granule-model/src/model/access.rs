@@ -62,7 +62,12 @@ impl Model {
                     let state = &mut self.cpus[cpu];
                     if access.kind == AccessKind::Fetch {
                         let page = to.address >> PAGE_SHIFT;
-                        rules::cache_visibility::check_fetched((cpu, state), (page, page), report);
+                        rules::cache_visibility::check_fetched(
+                            (cpu, state),
+                            (page, page),
+                            0,
+                            report,
+                        );
                     }
                     let state = &*state;
                     rules::cache_visibility::check_access(

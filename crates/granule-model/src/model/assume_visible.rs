@@ -21,7 +21,14 @@ impl Model {
         }
         store_visibility::check_made_valid(trees, &mut self.cpus, cpu, report);
         registers::check_in_effect((cpu, &self.cpus[cpu]), (0, u64::MAX), report);
-        cache_visibility::check_fetched((cpu, &mut self.cpus[cpu]), (0, u64::MAX), report);
+        // Code that the CPU does not execute at the end is not relied on.
+        if self.cpus[cpu].runs_flat() {
+            cache_visibility::check_fetched((cpu, &mut self.cpus[cpu]), (0, u64::MAX), 0, report);
+        }
+        for space in Space::all() {
+            let state = (cpu, &mut self.cpus[cpu]);
+            cache_visibility::check_fetched_in(trees, state, Relied::whole(space), report);
+        }
         self.groups.check_relied(trees, cpu, None, report);
         self.caches.check_tables(trees, cpu, report);
         self.caches
@@ -54,7 +61,7 @@ impl Model {
         if asid.is_none() {
             registers::check_in_effect((cpu, &self.cpus[cpu]), (0, u64::MAX), report);
         }
-        store_visibility::check_range(trees, &self.cpus, cpu, range, report);
+        store_visibility::check_range(trees, &self.cpus, &self.config, cpu, range, report);
         self.groups.check_relied(trees, cpu, Some(range), report);
         if asid.is_none() {
             let (memory, tables) = (&mut self.memory, &self.tables);

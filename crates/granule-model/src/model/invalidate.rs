@@ -5,14 +5,17 @@
 
 use super::Model;
 use crate::arch::context::Space;
+use crate::arch::descriptor::{self, EntryKind};
 use crate::arch::regime::Regime;
 use crate::arch::tlbi::{Tlbi, TlbiScope};
 use crate::rules::tlbi_operand;
 use crate::state::cpu::{Guest, PendingTlbi};
-use crate::state::ids::RootId;
+use crate::state::ids::{PAGE_SHIFT, RootId};
 use crate::state::invalidation::{self, Removes, must_remove};
 use crate::state::stale_range::{Settle, StaleKind, StaleRange};
 use crate::state::stale_tlb::Fate;
+use crate::state::tables::Table;
+use crate::state::trees::Trees;
 use crate::state::walk;
 use crate::violation::Miss;
 use granule_trace::System;
@@ -43,7 +46,7 @@ impl Model {
         };
         let pending = PendingTlbi {
             op,
-            removes: invalidation::read(op, ds, self.config.lpa2, guest.vmid),
+            removes: invalidation::read(op, ds, &self.config, guest.vmid),
             event: self.report.now(),
             dsb: state.dsb,
             synchronised: state.unsynchronised.is_none(),
@@ -65,6 +68,7 @@ impl Model {
             .into_iter()
             .partition(|one| shared || one.op.scope == TlbiScope::Local);
         self.cpus[cpu].tlbis = waiting;
+        self.repeat(cpu, &done);
         // Nothing orders the TLBIs before one DSB: what one of them leaves counts for the others.
         let parts: Vec<Part> = done
             .into_iter()
@@ -73,6 +77,28 @@ impl Model {
         let left: Vec<_> = parts.iter().map(|part| self.pointers_left(part)).collect();
         for (part, pointers) in parts.iter().zip(left) {
             self.complete(cpu, part, &pointers);
+        }
+    }
+
+    /// Removes what an earlier TLBI of the CPU removed but for an erratum, if a broadcast one that was issued after the
+    /// DSB of that is complete.
+    fn repeat(&mut self, cpu: u32, done: &[PendingTlbi]) {
+        let broadcast = done.iter().filter(|one| one.op.scope != TlbiScope::Local);
+        let (false, Some(last)) = (
+            self.config.single_tlbi,
+            broadcast.map(|one| one.event).max(),
+        ) else {
+            return;
+        };
+        for space in Space::all() {
+            self.stale.rewrite(space, 0, u64::MAX, |range| {
+                self.memory.visit(1);
+                if range.once == Some(cpu) && range.settle.is_before(last) {
+                    Fate::Remove
+                } else {
+                    Fate::Keep
+                }
+            });
         }
     }
 
@@ -214,7 +240,7 @@ impl Model {
             return note(range, event, miss);
         }
         let mut left = Vec::new();
-        for (found_again, run) in self.found_again(range, pointers) {
+        for (found_again, miss, run) in self.found_again(range, pointers) {
             let removed = run.cpus & mask & !found_again;
             if removed & own != 0 {
                 let mut drain = run.clone();
@@ -225,6 +251,15 @@ impl Model {
                     draining.drain(..MOST_DRAINING / 2);
                 }
                 draining.push((part.space, drain));
+            }
+            if !self.config.single_tlbi && pending.op.scope != TlbiScope::Local {
+                left.push(StaleRange {
+                    cpus: removed,
+                    settle: Settle::At(self.report.now()),
+                    once: Some(cpu),
+                    missed: Some((event, Miss::NotRepeated)),
+                    ..run.clone()
+                });
             }
             let by_address = matches!(pending.removes, Removes::Addresses { .. });
             if part.space.regime() == Regime::Stage2 && by_address && run.kind == StaleKind::Leaf {
@@ -239,10 +274,7 @@ impl Model {
                     ..run.clone()
                 });
             }
-            for (cpus, miss) in [
-                (run.cpus & !mask, Miss::LocalOnly),
-                (found_again, Miss::FoundAgain),
-            ] {
+            for (cpus, miss) in [(run.cpus & !mask, Miss::LocalOnly), (found_again, miss)] {
                 if cpus != 0 {
                     left.push(StaleRange {
                         cpus,
@@ -259,25 +291,81 @@ impl Model {
         }
     }
 
-    /// The entries of a range, in runs, with the CPUs whose walkers find them again through a cached
-    /// pointer that is left: such an entry still stands in a table that is no longer linked.
-    fn found_again(&self, range: &StaleRange, pointers: &[StaleRange]) -> Vec<(u64, StaleRange)> {
-        if pointers.is_empty() {
-            return vec![(0, range.clone())];
+    /// The entries of a range, in runs, with the CPUs whose walkers find them again and by what: a cached
+    /// pointer that is left, if the entry still stands in a table that is no longer linked, or another member of
+    /// the entry's contiguous group.
+    fn found_again(
+        &self,
+        range: &StaleRange,
+        pointers: &[StaleRange],
+    ) -> Vec<(u64, Miss, StaleRange)> {
+        let groups = self.walkers_of_groups(range);
+        if pointers.is_empty() && groups == 0 {
+            return vec![(0, Miss::FoundAgain, range.clone())];
         }
-        let mut runs: Vec<(u64, u64, u64)> = Vec::new();
+        let mut runs: Vec<(u64, Miss, u64, u64)> = Vec::new();
         for index in 0..range.count {
-            let cpus = pointers
+            let found = pointers
                 .iter()
                 .filter(|pointer| self.leads_to(pointer, range, index))
                 .fold(0, |cpus, pointer| cpus | pointer.cpus & range.cpus);
+            let (cpus, miss) = match groups & !found {
+                0 => (found, Miss::FoundAgain),
+                more if self.is_served(range, index) => (found | more, Miss::GroupServes),
+                _ => (found, Miss::FoundAgain),
+            };
             match runs.last_mut() {
-                Some((of, _, count)) if *of == cpus => *count += 1,
-                _ => runs.push((cpus, index, 1)),
+                Some((of, by, _, count)) if *of == cpus && *by == miss => *count += 1,
+                _ => runs.push((cpus, miss, index, 1)),
             }
         }
-        let part = |(cpus, first, count)| (cpus, range.part(first, count));
+        let part = |(cpus, miss, first, count)| (cpus, miss, range.part(first, count));
         runs.into_iter().map(part).collect()
+    }
+
+    /// The CPUs that hold a range of members of contiguous groups and walk the table that these stand in.
+    fn walkers_of_groups(&self, range: &StaleRange) -> u64 {
+        let format = self.tables.context(range.context).format;
+        let may_have_hint =
+            (range.value | range.entry_value(range.count - 1)) & descriptor::CONTIGUOUS != 0;
+        if range.kind != StaleKind::Leaf || !may_have_hint || format.group(range.level) == 1 {
+            return 0;
+        }
+        let trees = Trees::new(&self.memory, &self.tables);
+        let mut cpus = 0;
+        for &id in trees.tables_in(range.location >> PAGE_SHIFT) {
+            let here = |one: &&Table| {
+                let index = range.location.wrapping_sub(one.base) / 8;
+                one.level == range.level && one.format == format && index < one.entries
+            };
+            let Some(table) = self.tables.table(id).filter(here) else {
+                continue;
+            };
+            let offset = ((range.location - table.base) / 8) << range.shift;
+            for path in trees.paths(id) {
+                if let Some(root) = self.tables.root(path.root)
+                    && path.at.va.wrapping_add(offset) == range.va
+                    && range.matches(root.key.asid)
+                {
+                    cpus |= root.walking;
+                }
+            }
+        }
+        cpus & range.cpus
+    }
+
+    /// Whether an entry that is not valid any more is served by another member of its contiguous group, which may
+    /// be cached for all of the group's addresses. Members that differ break another rule.
+    fn is_served(&self, range: &StaleRange, index: u64) -> bool {
+        let context = self.tables.context(range.context);
+        let location = range.location + index * 8;
+        self.memory.visit(1);
+        range.entry_value(index) & descriptor::CONTIGUOUS != 0
+            && descriptor::kind(self.memory.load(location), range.level, context.format)
+                == EntryKind::Invalid
+            && walk::serving_members(&self.memory, context, (location, range.level))
+                .next()
+                .is_some()
     }
 
     /// Whether a walk from a cached pointer reads an entry of a range, as it was when it became

@@ -3,7 +3,7 @@
 use super::Model;
 use crate::arch::descriptor::{self, EntryKind};
 use crate::rules::cache_visibility::{self, Walks};
-use crate::rules::table_memory;
+use crate::rules::{address_size, table_memory};
 use crate::state::caches::line_mask;
 use crate::state::ids::{PAGE_SHIFT, TableId, pages_of};
 use crate::state::trees::Trees;
@@ -19,6 +19,9 @@ impl Model {
         walks: Walks,
     ) {
         let report = &mut self.report;
+        for location in std::mem::take(&mut self.tables.leading_back) {
+            table_memory::leads_back(cpu, location, report);
+        }
         for &id in tables {
             let Some(table) = self.tables.table(id) else {
                 continue;
@@ -62,6 +65,13 @@ impl Model {
                 }
             }
             let trees = Trees::new(&self.memory, &self.tables);
+            let root = trees.root(trees.first_path(id).map(|path| path.root));
+            if let Some(context) = root.map(|root| &root.key.context) {
+                for location in (base..base + bytes).step_by(8) {
+                    let entry = (self.memory.load(location), table.level, location);
+                    address_size::check(cpu, context, entry, report);
+                }
+            }
             let entries = (id, 0, table.entries - 1);
             self.groups
                 .check(trees, &self.config, cpu, entries, None, report);

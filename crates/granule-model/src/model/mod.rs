@@ -87,6 +87,7 @@ const fn is_known(event: &Event) -> bool {
         Event::Barrier(barrier) => decode_barrier(barrier).is_some(),
         Event::System(system, operand) => {
             context::regime_of(system).is_some()
+                || matches!(system, System::SP_EL0)
                 || Tlbi::of(system, operand).is_some()
                 || system.is_instruction_cache()
         }
@@ -143,6 +144,12 @@ impl Model {
     #[must_use]
     pub const fn config(&self) -> &Config {
         &self.config
+    }
+
+    /// Sets the addresses for which lazy unmapping holds from here on ([`Config::lazy`]): a kernel may name them
+    /// only once it runs.
+    pub const fn bound_lazy_unmap(&mut self, range: Option<(u64, u64)>) {
+        self.config.lazy = range;
     }
 
     /// Applies the next event of a CPU. Violations are added to [`violations`](Self::violations),
@@ -248,6 +255,8 @@ impl Model {
             self.invalidate_instructions(cpu, system);
         } else if let Some(op) = Tlbi::of(system, value) {
             self.tlbi(cpu, system, op);
+        } else if system == System::SP_EL0 {
+            self.cpus[cpu].task = value;
         } else if let Some(regime) = context::regime_of(system) {
             self.write_register(cpu, regime, system, value);
         }

@@ -322,7 +322,7 @@ impl Model {
                 removed: false,
                 all,
                 event: self.report.now(),
-                by: Some(cpu),
+                by: Some(self.cpus.actor(cpu)),
             };
             let trees = Trees::new(&self.memory, &self.tables);
             let ranges = snapshot::tree(trees, root, replaced);

@@ -8,6 +8,8 @@ use super::Model;
 use crate::arch::context::Space;
 use crate::arch::descriptor::{self, EntryKind};
 use crate::arch::regime::Regime;
+use crate::config::Policy;
+use crate::rules::address_size;
 use crate::rules::break_before_make::{self, Made};
 use crate::rules::cache_visibility::Walks;
 use crate::rules::lost_update::{self, Stored};
@@ -204,14 +206,18 @@ impl Model {
             }
         }
         let state = &mut self.cpus[by.cpu];
-        if let Some(location) = made_valid {
+        let takes_faults = self.config.policies.has(Policy::SpuriousFaults);
+        if let (Some(location), false) = (made_valid, takes_faults) {
             state.made_valid = (now, location);
         }
+        let first = paths.first().and_then(|(_, paths)| paths.first());
+        let root = first.and_then(|path| self.tables.root(path.root));
+        let regime = root.map_or(Regime::El10, |root| root.key.context.space.regime());
         // An entry that was invalid and stays invalid faults, whichever value the walker sees.
-        if let Some(change) = changes
-            .iter()
-            .find(|change| (change.old | change.new) & descriptor::VALID != 0)
-        {
+        if let Some(change) = changes.iter().find(|Change { old, new, .. }| {
+            (old | new) & descriptor::VALID != 0
+                && !(takes_faults && descriptor::may_only_fault(*old, *new, regime))
+        }) {
             state.stored = (now, change.location);
         }
         if changes
@@ -288,7 +294,7 @@ impl Model {
                     removed: descriptor::kind(change.new, level, format) == EntryKind::Invalid,
                     all: true,
                     event: self.report.now(),
-                    by: Some(cpu),
+                    by: Some(self.cpus.actor(cpu)),
                 };
                 let entry = EntryAt {
                     raw: change.old,
@@ -363,6 +369,14 @@ impl Model {
             }
         }
         let Some((from, to)) = touched else { return };
+        let root = paths.first().and_then(|path| self.tables.root(path.root));
+        let context = root.map(|root| root.key.context);
+        for change in changes {
+            if let (Some(context), Some(_)) = (&context, self.index_in(id, change.location)) {
+                let entry = (change.new, level, change.location);
+                address_size::check(by.cpu, context, entry, &mut self.report);
+            }
+        }
         for path in paths {
             for (from, to) in globals.iter() {
                 self.note_globals(path, from, to);

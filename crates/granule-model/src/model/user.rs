@@ -27,12 +27,18 @@ impl Model {
     pub(super) fn enter_user(&mut self, cpu: u32) {
         self.synchronise(cpu);
         let state = &mut self.cpus[cpu];
-        let stage2 = state.registers_of(Regime::Stage2);
-        if stage2.mmu_on() && !stage2.in_host() {
+        state.in_user = true;
+        if state.runs_guests() {
             registers::check_guest(cpu, state, &mut self.report);
+            let guest = (
+                cpu,
+                Regime::Stage2,
+                state.registers_of(Regime::Stage2).vmid(),
+            );
+            let trees = Trees::new(&self.memory, &self.tables);
+            reuse::check(trees, &mut self.stale, &self.cpus, guest, &mut self.report);
             return;
         }
-        self.cpus[cpu].in_user = true;
         if self.stale.is_empty() {
             return;
         }
@@ -41,7 +47,8 @@ impl Model {
         for asid in self.asids_of_program(cpu, lower) {
             let trees = Trees::new(&self.memory, &self.tables);
             let report = &mut self.report;
-            reuse::check(trees, &mut self.stale, &self.cpus, (cpu, asid), report);
+            let program = (cpu, Regime::El10, asid);
+            reuse::check(trees, &mut self.stale, &self.cpus, program, report);
             let asid = Some(asid);
             relied.push(Relied {
                 asid,

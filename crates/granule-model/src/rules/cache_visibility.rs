@@ -172,14 +172,15 @@ pub(crate) fn check_past_caches(memory: &Memory, cpu: u32, code: bool, report: &
     }
 }
 
-/// A CPU that relies on code in a range of pages must have executed an ISB since the instruction
-/// caches were invalidated. Each piece of code is reported once.
+/// A CPU that relies on code in a range of pages, which it could fetch from since an event, must have executed an ISB
+/// since the instruction caches were invalidated. Each piece of code is reported once.
 pub(crate) fn check_fetched(
     (cpu, state): (u32, &mut Cpu),
     (first, last): (u64, u64),
+    since: u64,
     report: &mut Report,
 ) {
-    let met = |(_, from, to): &(u64, u64, u64)| *from <= last && *to >= first;
+    let met = |(event, from, to): &(u64, u64, u64)| *from <= last && *to >= first && *event > since;
     for (event, from, to) in state.fetched_before.extract_if(.., |one| met(one)) {
         let range = (
             from << PAGE_SHIFT,
@@ -215,7 +216,9 @@ pub(crate) fn check_fetched_in(
             let output = descriptor::leaf_address(entry.raw, entry.level, key.context.format);
             let from = output + (first.max(entry.va) - entry.va);
             let to = output + (last.min(entry.last()) - entry.va);
-            check_fetched((cpu, state), (from >> PAGE_SHIFT, to >> PAGE_SHIFT), report);
+            let (mapped, _) = trees.memory.fresh(entry.location);
+            let pages = (from >> PAGE_SHIFT, to >> PAGE_SHIFT);
+            check_fetched((cpu, state), pages, mapped, report);
         }
     });
 }

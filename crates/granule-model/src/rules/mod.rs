@@ -6,6 +6,7 @@
 //! so that one mistake is reported once.
 
 pub(crate) mod access;
+pub(crate) mod address_size;
 pub(crate) mod asid_sizes;
 pub(crate) mod break_before_make;
 pub(crate) mod cache_stores;

@@ -1,14 +1,15 @@
 //! Memory that is taken for something else while a TLB may still lead to it.
 //!
 //! This is the contract of every unmap: before the memory gets another owner, no translation of it
-//! is left. An entry of a program's matters where the program runs, then or later. A kernel may
-//! unmap all of a program that has ended before it invalidates.
+//! is left. An entry of a program's, or of a guest's stage 2, matters where the program or guest runs, then or
+//! later. A kernel may unmap all of a program that has ended before it invalidates.
 
 use super::evidence;
+use super::stale_entries::is_unmapped_lazily;
 use crate::arch::context::Space;
 use crate::arch::descriptor;
 use crate::arch::regime::Regime;
-use crate::config::{Config, Policy};
+use crate::config::Config;
 use crate::state::cpu::Cpus;
 use crate::state::ids::RootId;
 use crate::state::stale_range::{StaleKind, StaleRange};
@@ -38,10 +39,10 @@ pub(crate) fn note(
             return Fate::Keep;
         }
         let context = trees.tables.context(range.context);
-        let privileged = context.space.is_privileged();
-        if range.removed && privileged && config.policies.has(Policy::LazyUnmap) {
+        if is_unmapped_lazily(trees, config, range) {
             return Fate::Keep;
         }
+        let regime = context.space.regime();
         let size = range.entry_bytes();
         let leads = |index: &u64| {
             let raw = range.entry_value(*index);
@@ -55,14 +56,15 @@ pub(crate) fn note(
         };
         let mut part = range.part(index, 1);
         if let Some(asid) = part.asid {
-            let runs = |cpu: u32| part.cpus & (1 << cpu) != 0 && runs(trees, cpus, cpu, asid);
+            let runs =
+                |cpu: u32| part.cpus & (1 << cpu) != 0 && runs(trees, cpus, cpu, (regime, asid));
             if let Some(cpu) = (0..cpus.count()).find(|cpu| runs(*cpu)) {
                 part.reported = true;
                 by_programs.push((cpu, part.clone()));
             } else {
                 part.reused = now;
             }
-        } else if translating(cpus, &part, context.space.regime()) {
+        } else if translating(cpus, &part, regime) {
             part.reported = true;
             found.push(part.clone());
         } else {
@@ -83,10 +85,14 @@ pub(crate) fn note(
     }
 }
 
-/// Whether a CPU runs a program under an ASID now.
-fn runs(trees: Trees<'_>, cpus: &Cpus, cpu: u32, asid: u16) -> bool {
+/// Whether a CPU runs a program under an ASID now, or a guest under a VMID.
+fn runs(trees: Trees<'_>, cpus: &Cpus, cpu: u32, (regime, asid): (Regime, u16)) -> bool {
     let lower = Space::new(Regime::El10, false);
     let state = &cpus[cpu];
+    if regime == Regime::Stage2 || state.runs_guests() {
+        let vmid = state.registers_of(Regime::Stage2).vmid();
+        return regime == Regime::Stage2 && state.in_user && state.runs_guests() && vmid == asid;
+    }
     let root = state.roots[lower.index()].and_then(|id| trees.tables.root(id));
     let table = root.and_then(|root| trees.tables.table(root.table));
     let under = |id: &RootId| {
@@ -98,16 +104,16 @@ fn runs(trees: Trees<'_>, cpus: &Cpus, cpu: u32, asid: u16) -> bool {
     state.in_user && table.is_some_and(|table| table.roots.iter().any(under))
 }
 
-/// A CPU runs a program under an ASID: reports the entries that lead to memory of others.
+/// A CPU runs a program under an ASID, or a guest under a VMID: reports the entries that lead to memory of others.
 pub(crate) fn check(
     trees: Trees<'_>,
     stale: &mut StaleTlb,
     cpus: &Cpus,
-    (cpu, asid): (u32, u16),
+    (cpu, regime, asid): (u32, Regime, u16),
     report: &mut Report,
 ) {
     let mut found = Vec::new();
-    stale.rewrite_reused(asid, |range| {
+    stale.rewrite_reused((regime, asid), |range| {
         trees.memory.visit(1);
         let is_held = range.cpus & (1 << cpu) != 0;
         if range.reported || range.reused == 0 || range.asid != Some(asid) || !is_held {

@@ -7,6 +7,7 @@ use super::change::Difference;
 use super::evidence;
 use crate::arch::context::{RootKey, Space};
 use crate::arch::descriptor::{self, EntryKind};
+use crate::arch::regime::Regime;
 use crate::config::{Config, Policy};
 use crate::state::cpu::Cpus;
 use crate::state::ids::RootId;
@@ -45,7 +46,9 @@ pub(crate) fn check(
     let mut found: Vec<(StaleRange, u32, &str)> = Vec::new();
     stale.rewrite(space, first, last, |range| {
         let other = relied.asid.is_some() && range.asid != relied.asid
-            || relied.by.is_some() && range.by != relied.by;
+            || relied
+                .by
+                .is_some_and(|cpu| range.by != Some(cpus.actor(cpu)));
         if range.reported || range.harmless || other {
             return Fate::Keep;
         }
@@ -62,7 +65,7 @@ pub(crate) fn check(
         for (root, cpus) in walked_by(trees, cpus, range, relied) {
             for index in 0..range.count {
                 if let Some(text) = difference(trees, config, range, index, root)
-                    && !is_accepted(config, range, space, text)
+                    && !is_accepted(trees, config, range, text)
                 {
                     let text = if range.combined { COMBINED } else { text };
                     let mut part = range.part(index, 1);
@@ -109,7 +112,9 @@ pub(crate) fn check_draining(
         };
         let mut harmless = true;
         for index in from..from + count {
-            if difference(trees, config, range, index, root).is_some() {
+            if let Some(text) = difference(trees, config, range, index, root)
+                && !is_accepted(trees, config, range, text)
+            {
                 harmless = false;
                 report.add(Violation {
                     cpu,
@@ -122,12 +127,26 @@ pub(crate) fn check_draining(
     });
 }
 
-/// Whether the kernel leaves such an entry in TLBs on purpose.
-fn is_accepted(config: &Config, range: &StaleRange, space: Space, text: &str) -> bool {
-    let policies = config.policies;
-    let unmapped = range.removed && range.kind == StaleKind::Leaf && space.is_privileged();
-    (text == GONE && unmapped && policies.has(Policy::LazyUnmap))
-        || (text == WIDER && policies.has(Policy::SpuriousFaults))
+/// Whether the kernel leaves such an entry in TLBs on purpose. The handler of a hypervisor has to invalidate
+/// an entry of stage 2 that refuses what is allowed now: the fault does not.
+fn is_accepted(trees: Trees<'_>, config: &Config, range: &StaleRange, text: &str) -> bool {
+    let regime = trees.tables.context(range.context).space.regime();
+    (text == GONE && is_unmapped_lazily(trees, config, range))
+        || (text == WIDER
+            && regime != Regime::Stage2
+            && config.policies.has(Policy::SpuriousFaults))
+}
+
+/// Whether the kernel unmapped a range and puts its invalidation off on purpose.
+pub(super) fn is_unmapped_lazily(trees: Trees<'_>, config: &Config, range: &StaleRange) -> bool {
+    let context = trees.tables.context(range.context);
+    let middle = u64::MAX << (context.va_bits.min(48) - 1);
+    let (first, last) = config.lazy.unwrap_or((middle, u64::MAX));
+    range.removed
+        && range.kind == StaleKind::Leaf
+        && context.space.is_privileged()
+        && config.policies.has(Policy::LazyUnmap)
+        && (context.space.regime() != Regime::El10 || first <= range.va && range.last() <= last)
 }
 
 /// The trees, with the CPUs that walk them, in which a lookup may find a stale range.

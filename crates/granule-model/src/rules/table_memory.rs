@@ -81,6 +81,14 @@ pub(crate) fn check_stored(memory: &Memory, cpu: u32, (from, to): (u64, u64), re
     }
 }
 
+/// Reports a table whose entries lead back to it, the first at a physical address.
+pub(crate) fn leads_back(cpu: u32, location: u64, report: &mut Report) {
+    let text = "may walk whatever was in the memory before it became a table: many entries lead back to it";
+    let range = (location, location + 7);
+    let found = Violation::in_memory(Rule::UninitialisedTable, cpu, range, text);
+    report.add(found.located(location));
+}
+
 /// Checks that a part of a reachable table was not walked with another granule since it was made.
 /// An empty table is one of every granule. From here on it is one of this granule.
 pub(crate) fn check_granule(

@@ -86,7 +86,9 @@ pub(crate) struct Cpu {
     pub(crate) maintenance: PendingCacheMaintenance,
     /// Ranges removed from the TLB that instructions under way may still use until an ISB.
     pub(crate) draining: Vec<(Space, StaleRange)>,
-    /// Whether it is at EL0: a program runs, and no event of the CPU's kernel followed.
+    /// The task that its kernel runs, by SP_EL0; 0 if that is not known.
+    pub(crate) task: u64,
+    /// Whether it is at EL0 or in a guest, and no event of the CPU's kernel or hypervisor followed.
     pub(crate) in_user: bool,
     /// Whether it has done something since it was switched on or reset: before, it takes part in
     /// nothing.
@@ -147,6 +149,12 @@ impl Cpu {
         self.registers.iter().take(Regime::Stage2.index())
     }
 
+    /// Whether stage 2 translates what its EL1 and EL0 access: they are a guest's.
+    pub(crate) fn runs_guests(&self) -> bool {
+        let stage2 = self.registers_of(Regime::Stage2);
+        stage2.mmu_on() && !stage2.in_host()
+    }
+
     /// Whether the MMU is on in some regime.
     pub(crate) fn translates(&self) -> bool {
         self.stage1().any(Registers::mmu_on)
@@ -184,6 +192,14 @@ impl Cpus {
 
     pub(crate) const fn count(&self) -> u32 {
         self.0.len() as u32
+    }
+
+    /// Who changes what a CPU changes now, and relies on it: a task, on whichever CPU, or else the CPU.
+    pub(crate) fn actor(&self, cpu: u32) -> u64 {
+        match self[cpu].task {
+            0 => cpu.into(),
+            task => task,
+        }
     }
 
     /// All CPUs with their numbers.

@@ -9,6 +9,7 @@ use crate::arch::descriptor;
 use crate::arch::format::Granule;
 use crate::arch::regime::Regime;
 use crate::arch::tlbi::{Target, Tlbi};
+use crate::config::Config;
 use crate::violation::Miss;
 
 /// The entries that a TLBI has to remove.
@@ -42,10 +43,11 @@ const fn sign_extend(value: u64, bits: u32) -> u64 {
     ((value << (64 - bits)) as i64 >> (64 - bits)) as u64
 }
 
-/// Decodes the operand of a TLBI. `ds` is TCR.DS, which gives the units of a range's base; `lpa2`
-/// is FEAT_LPA2, without which some level hints are reserved. `vmid` is the guest of an operation on
+/// Decodes the operand of a TLBI. `ds` is TCR.DS, which gives the units of a range's base; without
+/// FEAT_TTL there are no level hints, and without FEAT_LPA2 some are reserved. `vmid` is the guest of an operation on
 /// stage 2, whose operand names none.
-pub(crate) fn read(op: Tlbi, ds: bool, lpa2: bool, vmid: u16) -> Removes {
+pub(crate) fn read(op: Tlbi, ds: bool, config: &Config, vmid: u16) -> Removes {
+    let lpa2 = config.lpa2;
     let operand = op.operand;
     let two_halves = op.regime == Regime::El10;
     let stage2 = op.regime == Regime::Stage2;
@@ -70,6 +72,7 @@ pub(crate) fn read(op: Tlbi, ds: bool, lpa2: bool, vmid: u16) -> Removes {
             let level = ((operand >> 44) & 0b11) as i8;
             // Reserved encodings are not a hint.
             let hint = match (granule, level) {
+                _ if !config.level_hints => None,
                 (None, _) | (Some(Granule::K16 | Granule::K64), 0) => None,
                 (Some(Granule::K4), 0) | (Some(Granule::K16), 1) if !lpa2 => None,
                 (Some(_), level) => Some(level),

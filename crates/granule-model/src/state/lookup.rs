@@ -9,7 +9,7 @@ use super::trees::Trees;
 use super::walk::{self, EntryAt, TableAt, Walked};
 use crate::access::{Access, FaultKind, Outcome, Translation};
 use crate::arch::context::{Context, Space};
-use crate::arch::descriptor::{self, Attributes, EntryKind, Rights};
+use crate::arch::descriptor::{Attributes, EntryKind, Rights};
 use crate::config::Config;
 
 /// A tree for a lookup: the top table, the context and the ASID.
@@ -124,8 +124,10 @@ impl Lookup<'_> {
         candidates: &mut Vec<Candidate>,
     ) {
         let mut unsure = false;
+        let mut end = None;
         let memory = self.trees.memory;
         let walked = walk::walk(memory, context, table, va, |entry: &EntryAt| {
+            end = Some(*entry);
             let (event, by) = memory.fresh(entry.location);
             unsure |= event > self.cpu.synchronised[by as usize];
         });
@@ -141,17 +143,19 @@ impl Lookup<'_> {
                     outcome: Ok((LeafView::of_entry(&entry, context), va)),
                     context: Some(*context),
                 });
-                self.member_candidates(&entry, context, va, candidates);
             }
             Walked::Fault(kind, _) => candidates.push(Candidate {
                 outcome: Err(kind),
                 context: None,
             }),
         }
+        if let Some(entry) = end.filter(|entry| entry.kind != EntryKind::Table) {
+            self.member_candidates(&entry, context, va, candidates);
+        }
     }
 
-    /// The entries of other members that a lookup of one member of a contiguous group may use: each
-    /// member with the bit may serve for all of the group (RJQQTC, RNGLXZ).
+    /// The entries of other members that a lookup of one member of a contiguous group, valid or not, may use:
+    /// each member with the bit may serve for all of the group (RJQQTC, RNGLXZ).
     fn member_candidates(
         self,
         entry: &EntryAt,
@@ -159,27 +163,13 @@ impl Lookup<'_> {
         va: u64,
         candidates: &mut Vec<Candidate>,
     ) {
-        let members = context.format.group(entry.level);
-        let size = 1u64 << entry.shift;
-        let mine = (entry.location / 8) & (members - 1);
         let own = LeafView::of_entry(entry, context);
-        for index in (0..members).filter(|index| *index != mine) {
-            let raw = self
-                .trees
-                .memory
-                .load(entry.location - mine * 8 + index * 8);
-            let other = EntryAt { raw, ..*entry };
-            if raw & descriptor::CONTIGUOUS == 0
-                || descriptor::kind(raw, entry.level, context.format) != EntryKind::Leaf
-                || !descriptor::cacheable(raw, context)
-            {
-                continue;
-            }
-            let mut leaf = LeafView::of_entry(&other, context);
-            leaf.output = leaf
-                .output
-                .wrapping_add(mine.wrapping_sub(index).wrapping_mul(size));
-            if leaf.output != own.output || leaf.attributes != own.attributes {
+        let place = (entry.location, entry.level);
+        for (distance, raw) in walk::serving_members(self.trees.memory, context, place) {
+            let mut leaf = LeafView::of_entry(&EntryAt { raw, ..*entry }, context);
+            leaf.output = leaf.output.wrapping_sub((distance << entry.shift) as u64);
+            let is_leaf = entry.kind == EntryKind::Leaf;
+            if !is_leaf || leaf.output != own.output || leaf.attributes != own.attributes {
                 candidates.push(Candidate {
                     outcome: Ok((leaf, va)),
                     context: Some(*context),

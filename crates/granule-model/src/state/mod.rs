@@ -5,6 +5,7 @@
 pub(crate) mod caches;
 pub(crate) mod cpu;
 pub(crate) mod extents;
+mod garbage;
 pub(crate) mod ids;
 pub(crate) mod invalidation;
 pub(crate) mod leaf;

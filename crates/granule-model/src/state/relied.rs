@@ -11,7 +11,7 @@ pub(crate) struct Relied {
     pub(crate) last: u64,
     /// Only entries and trees of this ASID, which no CPU need be in.
     pub(crate) asid: Option<u16>,
-    /// Only entries that this CPU replaced: it is done, others may still be at work.
+    /// Only entries that this CPU's task replaced: it is done, others may still be at work.
     pub(crate) by: Option<u32>,
 }
 

@@ -23,7 +23,7 @@ pub(crate) struct Replaced {
     pub(crate) all: bool,
     /// The event that replaced them, and its CPU.
     pub(crate) event: u64,
-    pub(crate) by: Option<u32>,
+    pub(crate) by: Option<u64>,
 }
 
 /// Turns an entry, and everything reachable through it, into stale ranges.
@@ -105,6 +105,7 @@ fn one(root: &Root, entry: &EntryAt, replaced: Replaced) -> Option<StaleRange> {
         missed: None,
         reported: false,
         harmless: false,
+        once: None,
         combined: false,
     })
 }

@@ -68,9 +68,9 @@ pub(crate) struct StaleRange {
     pub(crate) location: u64,
     /// The CPUs that may hold it.
     pub(crate) cpus: u64,
-    /// The event that replaced it, and the CPU that did.
+    /// The event that replaced it, and the task or CPU that did.
     pub(crate) event: u64,
-    pub(crate) by: Option<u32>,
+    pub(crate) by: Option<u64>,
     /// The event that reused the memory to which it leads; 0 if none did.
     pub(crate) reused: u64,
     pub(crate) settle: Settle,
@@ -83,6 +83,8 @@ pub(crate) struct StaleRange {
     /// Whether a comparison with the tables found no difference, and the tables have not changed
     /// since in its range.
     pub(crate) harmless: bool,
+    /// The CPU whose TLBI removed it, and has to be followed by another one ([`Config::single_tlbi`](crate::Config)).
+    pub(crate) once: Option<u32>,
     /// Stage 2: TLBIs by intermediate physical address removed it, but not the entries that combine
     /// it with the guest's own tables.
     pub(crate) combined: bool,
@@ -171,6 +173,7 @@ impl StaleRange {
             && self.context == other.context
             && self.asid == other.asid
             && self.combined == other.combined
+            && self.once == other.once
     }
 }
 

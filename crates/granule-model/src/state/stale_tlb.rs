@@ -5,6 +5,7 @@
 
 use super::stale_range::{Settle, StaleKind, StaleRange};
 use crate::arch::context::Space;
+use crate::arch::regime::Regime;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// A bucket holds the ranges of this many entries, as a power of 2.
@@ -50,8 +51,8 @@ pub(crate) struct StaleTlb {
     leading: HashMap<u64, BTreeSet<Bucket>>,
     /// The buckets with leaves that lead to more than [`MOST_STRETCHES`].
     leading_far: BTreeSet<Bucket>,
-    /// For each ASID, the buckets with leaves that lead to memory of others, or did.
-    reused: HashMap<u16, BTreeSet<Bucket>>,
+    /// For each ASID or VMID, the buckets with leaves that lead to memory of others, or did.
+    reused: HashMap<(Regime, u16), BTreeSet<Bucket>>,
     /// The number of ranges ever added to each half.
     added: [u64; Space::COUNT],
 }
@@ -173,7 +174,8 @@ impl StaleTlb {
                     if let (Fate::Replace(parts), Some(asid)) = (&fate, range.asid)
                         && parts.iter().any(|part| part.reused != 0)
                     {
-                        self.reused.entry(asid).or_default().insert(bucket);
+                        let key = (bucket.space.regime(), asid);
+                        self.reused.entry(key).or_default().insert(bucket);
                     }
                     fate
                 },
@@ -181,25 +183,25 @@ impl StaleTlb {
         }
     }
 
-    /// Decides the fate of the stale ranges of an ASID that lead to memory of others, and of some more.
+    /// Decides the fate of the stale ranges of an ASID or VMID that lead to memory of others, and of some more.
     pub(crate) fn rewrite_reused(
         &mut self,
-        asid: u16,
+        key: (Regime, u16),
         mut decide: impl FnMut(&StaleRange) -> Fate,
     ) {
-        for bucket in self.reused.remove(&asid).unwrap_or_default() {
+        for bucket in self.reused.remove(&key).unwrap_or_default() {
             let mut left = false;
             Self::rewrite_bucket(
                 (&mut self.buckets, &mut self.tables),
                 bucket,
                 (0, u64::MAX),
                 &mut |range| {
-                    left |= range.reused != 0 && !range.reported && range.asid == Some(asid);
+                    left |= range.reused != 0 && !range.reported && range.asid == Some(key.1);
                     decide(range)
                 },
             );
             if left {
-                self.reused.entry(asid).or_default().insert(bucket);
+                self.reused.entry(key).or_default().insert(bucket);
             }
         }
     }

@@ -5,6 +5,7 @@
 //! graph gives the virtual addresses that the entry there translates. A table that several entries
 //! or trees share is one node with all its parents. No rule is checked here.
 
+use super::garbage;
 use super::ids::{ContextId, PAGE_SHIFT, RootId, TableId, pages_of};
 use super::memory::Memory;
 use super::sharing::{Asids, Spans};
@@ -88,6 +89,8 @@ pub(crate) struct Tables {
     uncached_walks: bool,
     /// The last version of a tree that was given.
     version: u64,
+    /// Entries of garbage that was emptied, until it is reported.
+    pub(crate) leading_back: Vec<u64>,
     /// Pairs of trees that a TLB may hold both of, with the versions at which that was found.
     apart: HashMap<(RootId, RootId), (u64, u64)>,
 }
@@ -156,7 +159,12 @@ impl Tables {
 
     /// The table with this shape, made reachable if it was not. The ids of all tables that became
     /// reachable by that are added to `new`.
-    fn attach(&mut self, memory: &mut Memory, shape: Shape, new: &mut Vec<TableId>) -> TableId {
+    fn attach(
+        &mut self,
+        memory: &mut Memory,
+        (shape, from): (Shape, Option<u64>),
+        new: &mut Vec<TableId>,
+    ) -> TableId {
         let known = memory
             .page(shape.base >> PAGE_SHIFT)
             .map_or(&[][..], |page| &page.tables)
@@ -193,6 +201,9 @@ impl Tables {
         }
         new.push(id);
         if shape.level < 3 {
+            let table = (shape.base, shape.entries, shape.level, shape.format);
+            self.leading_back
+                .extend(garbage::empty(memory, table, from));
             for index in 0..shape.entries {
                 let raw = memory.load(shape.base + index * 8);
                 if descriptor::kind(raw, shape.level, shape.format) == EntryKind::Table {
@@ -215,7 +226,8 @@ impl Tables {
         let Some(shape) = self.shape_below(parent, raw) else {
             return;
         };
-        let child = self.attach(memory, shape, new);
+        let from = self.table(parent).map(|parent| parent.base);
+        let child = self.attach(memory, (shape, from), new);
         if let Some(child) = self.table_mut(child) {
             child.parents.insert((parent, index));
         }
@@ -382,7 +394,7 @@ impl Tables {
             entries: key.context.top_entries(),
             format: key.context.format,
         };
-        let table = self.attach(memory, shape, new);
+        let table = self.attach(memory, (shape, None), new);
         self.version += 1;
         let root = Root {
             key,

@@ -89,7 +89,7 @@ pub(crate) fn walk(
     va: u64,
     mut seen: impl FnMut(&EntryAt),
 ) -> Walked {
-    let too_large = |address: u64| context.output_bits < 52 && address >> context.output_bits != 0;
+    let too_large = |address| context.is_too_large(address);
     if too_large(table.base) {
         return Walked::Fault(FaultKind::AddressSize, 0);
     }
@@ -126,6 +126,25 @@ pub(crate) fn walk(
             }
         }
     }
+}
+
+/// The other members of a contiguous group that may be cached for all of its addresses, the entry at a place of the
+/// group included: each with its distance from that entry, in entries.
+pub(crate) fn serving_members<'a>(
+    memory: &'a Memory,
+    context: &'a Context,
+    (location, level): (u64, i8),
+) -> impl Iterator<Item = (i64, u64)> + 'a {
+    let members = context.format.group(level);
+    let mine = (location / 8) & (members - 1);
+    let others = (0..members).filter(move |index| *index != mine);
+    others.filter_map(move |index| {
+        let raw = memory.load(location - mine * 8 + index * 8);
+        let serves = raw & descriptor::CONTIGUOUS != 0
+            && descriptor::kind(raw, level, context.format) == EntryKind::Leaf
+            && descriptor::cacheable(raw, context);
+        serves.then_some((index as i64 - mine as i64, raw))
+    })
 }
 
 /// Calls `seen` with all valid entries of `table` and the tables below it that translate any

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::error::LineError;
 use super::words::{Words, number};
-use crate::config::Policies;
+use crate::config::{Lacks, Policies};
 
 /// The version of the format. Version 1 has fewer lines, as `docs/trace-format.md` lists.
 const VERSION: u64 = 2;
@@ -12,6 +12,10 @@ const VERSION: u64 = 2;
 const MAGIC: &str = "granule-trace";
 /// The word of the policies, without which there are none.
 const ALLOWS: &str = "allows=";
+/// The word of the addresses that are unmapped lazily.
+const LAZY: &str = "lazy=";
+/// The word of the features that the CPUs lack.
+const LACKS: &str = "lacks=";
 /// The most CPUs of a trace: as many as the model supports.
 const MOST_CPUS: u64 = 64;
 
@@ -26,6 +30,10 @@ pub struct TraceHeader {
     pub bbm_level: u8,
     /// The omissions that the kernel makes on purpose.
     pub policies: Policies,
+    /// The addresses for which lazy unmapping holds ([`Config::lazy`](crate::Config::lazy)).
+    pub lazy: Option<(u64, u64)>,
+    /// The features that the CPUs lack.
+    pub lacks: Lacks,
     /// Whether the trace has every event up to the end of the recording.
     pub complete: bool,
     /// The number of events.
@@ -70,6 +78,24 @@ impl TraceHeader {
         } else {
             Policies::NONE
         };
+        let lazy = if words.begins_with(LAZY) {
+            words.next_as("lazy=FIRST-LAST, two addresses", |word| {
+                let (first, last) = word.strip_prefix(LAZY)?.split_once('-')?;
+                Some((number(first)?, number(last)?))
+                    .filter(|(first, last)| first <= last)
+                    .map(Some)
+            })?
+        } else {
+            None
+        };
+        let lacks = if words.begins_with(LACKS) {
+            words.next_as(
+                "lacks=NAME,NAME, of ttl, single-tlbi, lva, lpa2, ttst, hafdbs, xnx",
+                |word| Lacks::from_names(word.strip_prefix(LACKS)?),
+            )?
+        } else {
+            Lacks::NONE
+        };
         let complete = words.next_as("complete=yes or complete=no", |word| {
             match word.strip_prefix("complete=")? {
                 "yes" => Some(true),
@@ -86,6 +112,8 @@ impl TraceHeader {
             cpus,
             bbm_level,
             policies,
+            lazy,
+            lacks,
             complete,
             events,
         })
@@ -109,6 +137,12 @@ impl fmt::Display for TraceHeader {
         )?;
         if self.policies != Policies::NONE {
             write!(f, "{ALLOWS}{} ", self.policies)?;
+        }
+        if let Some((first, last)) = self.lazy {
+            write!(f, "{LAZY}{first:#x}-{last:#x} ")?;
+        }
+        if self.lacks != Lacks::NONE {
+            write!(f, "{LACKS}{} ", self.lacks)?;
         }
         write!(f, "complete={complete} events={events}")
     }
@@ -144,6 +178,13 @@ mod tests {
         let header = TraceHeader::parse(&line).unwrap();
         assert!(header.policies.has(Policy::LazyUnmap));
         assert_eq!(header.to_string(), line);
+        let bounded = line.replace("complete", "lazy=0x10-0x1f lacks=ttl complete");
+        let header = TraceHeader::parse(&bounded).unwrap();
+        assert_eq!(
+            (header.lazy, header.to_string()),
+            (Some((0x10, 0x1f)), bounded.clone())
+        );
+        assert!(TraceHeader::parse(&bounded.replace("0x1f", "0xf")).is_err());
         let error = TraceHeader::parse(&line.replace("lazy-", "crazy-")).unwrap_err();
         assert_eq!(error.column, 39, "{error}");
     }

@@ -6,7 +6,7 @@ use super::error::{LineError, ReadError};
 use super::function::Function;
 use super::header::TraceHeader;
 use super::parse::parse_line;
-use crate::config::Policies;
+use crate::config::{Lacks, Policies};
 use granule_trace::Event;
 
 /// The longest line in bytes; events take less than a hundred, comments may take more.
@@ -52,6 +52,8 @@ impl<R: BufRead> Reader<R> {
                 cpus: 0,
                 bbm_level: 0,
                 policies: Policies::NONE,
+                lazy: None,
+                lacks: Lacks::NONE,
                 complete: false,
                 events: 0,
             },

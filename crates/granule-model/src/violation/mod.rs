@@ -42,6 +42,8 @@ pub enum Rule {
     MissingIsb,
     /// A table was linked while some of its entries were never stored.
     UninitialisedTable,
+    /// An entry leads to an address of more bits than the registers and the CPU allow.
+    AddressSize,
     /// An entry or TTBR points to memory that is not, or no longer, table memory.
     NotTableMemory,
     /// Table memory was given back while a walker may reach it.
@@ -99,6 +101,7 @@ impl Rule {
             Self::UnorderedLink => "unordered-link",
             Self::MissingIsb => "missing-isb",
             Self::UninitialisedTable => "uninitialised-table",
+            Self::AddressSize => "address-size",
             Self::NotTableMemory => "not-table-memory",
             Self::FreedInUse => "freed-in-use",
             Self::UnlinkedInUse => "unlinked-in-use",
@@ -150,6 +153,11 @@ pub enum Miss {
     /// The entry still stood in its table, and a walker may have found it again through a cached
     /// pointer to that table, which the operation leaves.
     FoundAgain,
+    /// The entry was a member of a contiguous group, and another member was still valid: by its hint it
+    /// serves for all addresses of the group.
+    GroupServes,
+    /// The CPUs have an erratum by which a TLBI is complete only after another one, which did not follow.
+    NotRepeated,
     /// The operation reaches its own CPU only.
     LocalOnly,
     /// No DSB completed the operation.
@@ -189,6 +197,12 @@ impl Miss {
             }
             Self::FoundAgain => {
                 "it leaves a cached pointer to the old table, through which the entry is found again"
+            }
+            Self::GroupServes => {
+                "another member of its contiguous group was still valid, and may be cached for all of the group"
+            }
+            Self::NotRepeated => {
+                "by an erratum of the CPUs it has to be followed by another TLBI and DSB"
             }
             Self::LocalOnly => "it reaches its own CPU only",
             Self::NotComplete => "no DSB completed it",

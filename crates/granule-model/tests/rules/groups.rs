@@ -1,7 +1,7 @@
 //! Contiguous groups.
 
 use crate::rig::*;
-use granule_model::{Access, Config, Event, FaultKind, Outcome, Rule, System};
+use granule_model::{Access, Config, Event, FaultKind, Miss, Outcome, Rule, System};
 
 #[test]
 fn a_group_may_be_filled_and_emptied_entry_by_entry() {
@@ -185,4 +185,81 @@ fn a_lookup_in_a_group_half_done_may_conflict() {
         rig.invalidate("vmalle1is", 0);
         assert_eq!(rig.model.outcomes(0, VA, Access::READ).len(), 1);
     }
+}
+
+/// A full group with BBM level 2, which both CPUs may hold.
+fn full() -> Rig {
+    let mut rig = Rig::new(2);
+    rig.fill(L3, 16, RAM | PAGE | RW | CONT, 0x1000);
+    rig.publish();
+    rig
+}
+
+fn empty(rig: &mut Rig, members: std::ops::Range<u64>) {
+    for index in members {
+        rig.store(L3 + index * 8, 0);
+        rig.invalidate("vaale1is", at(VA + index * 0x1000));
+    }
+}
+
+#[test]
+fn a_valid_member_serves_for_those_that_were_emptied() {
+    // Member by member, each with its own TLBI: all but the last may be found again.
+    let mut rig = full();
+    empty(&mut rig, 0..16);
+    rig.sync();
+    let found = rig.model.violations();
+    let stale = |rule: &Rule| *rule == Rule::StaleTranslation;
+    assert!(
+        !found.is_empty() && rig.rules().iter().all(stale),
+        "{found:?}"
+    );
+    assert!(
+        found.iter().all(|one| one.range.1 < VA + 0xf000),
+        "{found:?}"
+    );
+    assert_eq!(
+        found[0].missed.map(|(_, miss)| miss),
+        Some(Miss::GroupServes)
+    );
+    // The hint of all goes first.
+    let mut rig = full();
+    rig.update(L3, 16, CONT, 0);
+    rig.invalidate("vmalle1is", 0);
+    empty(&mut rig, 0..16);
+    rig.settle(&[]);
+    // A half: until the other one is empty too, and the whole invalidated.
+    let mut rig = full();
+    empty(&mut rig, 0..8);
+    rig.reads(0, VA, &[None, Some(RAM)]);
+    rig.reads(0, VA + 0x8000, &[Some(RAM + 0x8000)]);
+    rig.fill(L3 + 8 * 8, 8, 0, 0);
+    rig.invalidate("vmalle1is", 0);
+    rig.reads(0, VA, &[None]);
+    rig.settle(&[]);
+    let mut rig = full();
+    empty(&mut rig, 0..1);
+    rig.event(Event::assume_visible(VA + 0x1000, 0x1000));
+    rig.expect(&[]);
+    rig.event(Event::assume_visible(VA, 0x1000));
+    rig.expect(&[Rule::StaleTranslation]);
+    // Other pages come in its place.
+    let mut rig = full();
+    empty(&mut rig, 0..1);
+    rig.store(L3, RAM + 0x10_0000 | PAGE | RW);
+    assert!(
+        rig.rules().contains(&Rule::BreakBeforeMake),
+        "{:?}",
+        rig.rules()
+    );
+}
+
+#[test]
+fn a_member_that_was_never_valid_may_be_served_too() {
+    let mut rig = Rig::new(0);
+    rig.fill(L3, 8, RAM | PAGE | RW | CONT, 0x1000);
+    rig.publish();
+    rig.reads(0, VA + 0x8000, &[None, Some(RAM + 0x8000)]);
+    rig.reads(0, VA + 0x10_000, &[None]);
+    rig.settle(&[]);
 }

@@ -7,9 +7,9 @@ use granule_model::{Barrier, Config, Event, Policies, Policy, Rule, System};
 
 const A1: u64 = 1 << 22;
 /// Another tree's tables, and an empty one.
-const OTHER: u64 = 0x5000_0000;
+pub(crate) const OTHER: u64 = 0x5000_0000;
 const EMPTY: u64 = 0x5000_8000;
-const ASID: u64 = 7;
+pub(crate) const ASID: u64 = 7;
 
 fn settle_memory(rig: &mut Rig) {
     for start in [L0, OTHER] {
@@ -76,10 +76,11 @@ fn trees_of_two_asids_meet_in_their_global_pages() {
 }
 
 /// A program's tree with a page at 0, and its CPUs in it. The upper half has the tree of the rig.
-fn program(cpus: u32, policies: Policies) -> Rig {
+pub(crate) fn program(cpus: u32, policies: Policies) -> Rig {
     let mut rig = Rig::with(Config {
         cpus,
         policies,
+        lazy: Some((VA, u64::MAX)),
         ..Config::default()
     });
     rig.fill(EMPTY, 512, 0, 0);
@@ -101,10 +102,6 @@ fn enter(rig: &mut Rig, base: u64, asid: u64) {
     rig.write(System::TTBR0_EL1, base | asid << 48);
 }
 
-fn freed(start: u64, bytes: u64) -> Event {
-    Event::Freed { start, bytes }
-}
-
 #[test]
 fn a_tree_is_its_asids_while_the_cpu_is_parked_on_an_empty_one() {
     let mut rig = program(1, Policies::NONE);
@@ -120,7 +117,7 @@ fn a_tree_is_its_asids_while_the_cpu_is_parked_on_an_empty_one() {
         if invalidated {
             rig.invalidate("aside1is", ASID << 48);
         }
-        rig.event(freed(OTHER, 0x4000));
+        rig.event(Event::freed(OTHER, 0x4000));
         rig.expect_unless(invalidated, Rule::FreedInUse);
     }
     // Another tree under the same ASID meets what is held of the first.
@@ -244,7 +241,7 @@ fn top_tables_share_a_page_with_others() {
     rig.invalidate("vmalle1is", 0);
     rig.expect(&[]);
     // The neighbour is given back, used for something else, and is a table again.
-    rig.event(freed(two, 16));
+    rig.event(Event::freed(two, 16));
     rig.event(obtained(two));
     rig.fill(two, 2, 0, 0);
     rig.barrier(Barrier::DSB_ISHST);
@@ -252,11 +249,11 @@ fn top_tables_share_a_page_with_others() {
     enter(&mut rig, one, 1);
     rig.expect(&[]);
     // Both may be walked, and are not given back.
-    rig.event(freed(one, 16));
+    rig.event(Event::freed(one, 16));
     rig.expect(&[Rule::FreedInUse]);
     // A table that was given back is not walked, whatever is beside it.
     rig.invalidate("aside1is", 2 << 48);
-    rig.event(freed(two, 16));
+    rig.event(Event::freed(two, 16));
     rig.expect(&[]);
     enter(&mut rig, two, 2);
     rig.expect(&[Rule::NotTableMemory]);
@@ -284,7 +281,7 @@ fn stores_to_a_top_table_count_until_its_memory_is_given_back() {
             rig.fill(*table, 2, 0, 0);
         }
         rig.cpu = 1;
-        rig.event(freed(one, 16));
+        rig.event(Event::freed(one, 16));
         rig.event(Event::obtained(one, 16));
         rig.fill(one, 2, 0, 0);
         rig.barrier(Barrier::DSB_ISHST);
@@ -409,7 +406,7 @@ fn the_kernel_s_permissions_are_in_force_when_a_program_goes_on() {
     }
 }
 
-fn reused(start: u64) -> Event {
+pub(crate) fn reused(start: u64) -> Event {
     Event::Reused { start, bytes: 64 }
 }
 

@@ -8,34 +8,34 @@ use granule_model::{
 };
 
 /// The root: level 1, two concatenated tables of 512 entries, for 40 bits with 4K pages.
-const ROOT: u64 = 0x4000_0000;
+pub(crate) const ROOT: u64 = 0x4000_0000;
 const L2: u64 = 0x4000_2000;
-const L3: u64 = 0x4000_3000;
+pub(crate) const L3: u64 = 0x4000_3000;
 /// A second guest's root.
-const OTHER: u64 = 0x4000_4000;
+pub(crate) const OTHER: u64 = 0x4000_4000;
 /// The hypervisor's own root, which is empty.
 const HOST: u64 = 0x4001_0000;
 /// The intermediate physical address of the first page, in the second of the root tables.
-const IPA: u64 = 1 << 39;
+pub(crate) const IPA: u64 = 1 << 39;
 const READ: u64 = 1 << 6;
-const WRITE: u64 = 1 << 7;
+pub(crate) const WRITE: u64 = 1 << 7;
 const WB: u64 = 0b1111 << 2;
 const DBM: u64 = 1 << 51;
 /// RAM that the guest may read, write and execute.
-const ALL: u64 = AF | INNER | READ | WRITE | WB;
+pub(crate) const ALL: u64 = AF | INNER | READ | WRITE | WB;
 /// 40 bits, 4K pages, start level 1, write-back walks, 48 bits of output, RES1, 16-bit VMIDs.
-const VTCR: u64 =
+pub(crate) const VTCR: u64 =
     24 | 0b01 << 6 | 0b01 << 8 | 0b01 << 10 | 0b11 << 12 | 0b101 << 16 | 1 << 19 | 1 << 31;
 const VMID: u64 = 7;
 const VM: u64 = 1;
 
 impl Rig {
     /// Two CPUs that run the same guest, whose memory is one page.
-    fn guest(bbm_level: u8) -> Self {
+    pub(crate) fn guest(bbm_level: u8) -> Self {
         Self::guest_with(Config { bbm_level, ..two() }, VTCR)
     }
 
-    fn guest_with(config: Config, vtcr: u64) -> Self {
+    pub(crate) fn guest_with(config: Config, vtcr: u64) -> Self {
         let mut guest = Self::off(config);
         for cpu in 0..config.cpus {
             guest.cpu = cpu;
@@ -75,7 +75,7 @@ impl Rig {
     }
 
     /// The whole order: by intermediate physical address, then what combines both stages.
-    fn invalidate_guest(&mut self, name: &str, operand: u64) {
+    pub(crate) fn invalidate_guest(&mut self, name: &str, operand: u64) {
         self.barrier(Barrier::DSB_ISHST);
         self.tlbi(name, operand);
         self.barrier(Barrier::DSB_ISH);
@@ -102,7 +102,7 @@ impl Rig {
 }
 
 /// The operand of a TLBI by intermediate physical address.
-fn at(ipa: u64) -> u64 {
+pub(crate) fn at(ipa: u64) -> u64 {
     ipa >> 12
 }
 

@@ -463,24 +463,11 @@ fn with_registers(
             }
         }
         Instruction::Eret => machine.synchronised(by),
-        Instruction::Msr {
-            register: register @ (decode::SPSR_EL1 | decode::SPSR_EL2),
-            rt,
-        } => {
-            let mode = general(rt)?;
-            if register == decode::SPSR_EL1 {
-                machine.marks.set_to_user(by.cpu, decode::is_user(mode));
-            }
-            // With VHE, a host accesses its own SPSR_EL2 by the name SPSR_EL1.
-            if level == 2 {
-                machine
-                    .marks
-                    .set_to_guest(by.cpu, decode::is_below_el2(mode));
-            }
-        }
         Instruction::Msr { register, rt } => {
             let value = general(rt)?;
-            machine.track(|tracker| tracker.register(by, level, register, value));
+            if !machine.marks.keep(by.cpu, level, register, value) {
+                machine.track(|tracker| tracker.register(by, level, register, value));
+            }
         }
         Instruction::Tlbi { op, rt } => {
             let operand = general(rt)?;

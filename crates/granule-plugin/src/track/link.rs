@@ -11,6 +11,10 @@ use granule_trace::{Event, Visibility};
 use std::collections::HashSet;
 use std::sync::atomic::{Ordering::SeqCst, fence};
 
+/// The descriptor that is reported in place of one that leads to a table outside of memory: nobody sees what is
+/// stored there, so nothing is said of its addresses.
+pub(super) const UNSEEN: u64 = 0;
+
 /// The new reference to a table.
 #[derive(Clone, Copy)]
 pub(super) enum Link {
@@ -65,12 +69,14 @@ impl<M: Memory> Tracker<'_, M> {
             self.miss(by, "tables outside of RAM");
             return None;
         }
-        let below: Vec<u64> = contents
-            .iter()
-            .filter_map(|value| match place.form.entry(*value, place.level) {
-                Entry::Table(address) => Some(address),
-                _ => None,
-            })
+        let below: Vec<(usize, u64)> = (0..)
+            .zip(contents.iter())
+            .filter_map(
+                |(index, value)| match place.form.entry(*value, place.level) {
+                    Entry::Table(address) => Some((index, address)),
+                    _ => None,
+                },
+            )
             .collect();
         let id = self.tables.add(Table {
             place,
@@ -79,8 +85,10 @@ impl<M: Memory> Tracker<'_, M> {
             reported: contents.clone(),
         });
         self.marks.clear(place.base, place.bytes(), UNMAPPED);
-        for address in below {
-            self.link(by, place.below(address), link);
+        for (index, address) in below {
+            if self.link(by, place.below(address), link).is_none() {
+                contents[index] = UNSEEN;
+            }
         }
         let (start, bytes) = (place.base, place.bytes());
         self.emit(by, Event::Obtained { start, bytes });

@@ -3,7 +3,9 @@
 //! Every store of the guest comes here first, from all CPUs at once and without a lock, so this is
 //! a few relaxed accesses. The lock of the tracker orders everything that follows from them.
 
-use granule_trace::{Barrier, BarrierKind};
+use super::barriers::{ANY, ISB, USER, kind};
+use crate::decode::{SPSR_EL1, SPSR_EL2, is_below_el2, is_user};
+use granule_trace::{Barrier, BarrierKind, System};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering::Relaxed};
 
 /// The bits of the smallest page size, in which pages are counted.
@@ -52,6 +54,8 @@ struct CpuMarks {
     to_user: AtomicBool,
     /// Whether an ERET of EL2 goes to EL1 or EL0, by the last value written to SPSR_EL2.
     to_guest: AtomicBool,
+    /// The last task that SP_EL0 named.
+    task: AtomicU64,
     /// Whether its entry to EL0 or to a guest was emitted.
     in_user: AtomicBool,
 }
@@ -65,40 +69,6 @@ pub struct LastStore {
     pub ordered: bool,
     /// Whether a DSB completed it.
     pub completed: bool,
-}
-
-/// The bits of barriers that would have an effect after an event.
-const DMB: u16 = 1 << 6;
-const ISB: u16 = 1 << 7;
-/// Not a barrier: the entry to a program.
-const USER: u16 = 1 << 8;
-const ANY: u16 = u16::MAX;
-
-/// Returns the bit of a barrier, and the bits of all barriers that have no effect right after it.
-/// `None` for a barrier that waits for loads only.
-const fn kind(barrier: Barrier) -> Option<(u16, u16)> {
-    let option = barrier.option;
-    match barrier.kind {
-        BarrierKind::Isb => Some((ISB, ISB)),
-        _ if option & 3 < 2 => None,
-        BarrierKind::Dmb => Some((DMB, DMB)),
-        _ => {
-            // Two bits for each domain: stores only, and all accesses.
-            let full = (option & 1) as u16;
-            let (shift, covers, dmb) = match option >> 2 {
-                1 => (0, 0b01, 0),
-                2 => (2, 0b0101, DMB),
-                // The outer shareable domain and the system.
-                _ => (4, 0b1_0101, DMB),
-            };
-            let covered = if full == 1 {
-                covers | covers << 1
-            } else {
-                covers
-            };
-            Some((1 << (shift + full), covered | dmb))
-        }
-    }
 }
 
 const CPU: u32 = 48;
@@ -200,11 +170,39 @@ impl Marks {
         self.table_stores.0.fetch_add(1, Relaxed);
     }
 
-    /// Records that a CPU writes SPSR_EL1.
-    pub fn set_to_user(&self, cpu: u16, to_user: bool) {
-        if let Some(marks) = self.cpus.get(usize::from(cpu)) {
-            marks.to_user.store(to_user, Relaxed);
+    /// Records the write of a register that decides where an ERET goes, or that names the running task. Returns whether
+    /// it is one of them.
+    pub fn keep(&self, cpu: u16, level: u8, register: System, value: u64) -> bool {
+        let Some(marks) = self.cpus.get(usize::from(cpu)) else {
+            return false;
+        };
+        match register {
+            // Linux has its task there, in the upper half, and before a return the program's stack.
+            System::SP_EL0 => {
+                let is_task = level > 0 && value >> 55 & 1 != 0;
+                if is_task && marks.task.swap(value, Relaxed) != value {
+                    marks.open.fetch_or(USER, Relaxed);
+                }
+            }
+            SPSR_EL1 | SPSR_EL2 => {
+                if register == SPSR_EL1 {
+                    marks.to_user.store(is_user(value), Relaxed);
+                }
+                // With VHE, a host accesses its own SPSR_EL2 by the name SPSR_EL1.
+                if level == 2 {
+                    marks.to_guest.store(is_below_el2(value), Relaxed);
+                }
+            }
+            _ => return false,
         }
+        true
+    }
+
+    /// Returns the task that a CPU's kernel runs, by SP_EL0; 0 if it names none.
+    #[must_use]
+    pub fn task(&self, cpu: u16) -> u64 {
+        let marks = self.cpus.get(usize::from(cpu));
+        marks.map_or(0, |marks| marks.task.load(Relaxed))
     }
 
     /// Returns whether an ERET of EL1 goes to EL0.
@@ -212,13 +210,6 @@ impl Marks {
     pub fn goes_to_user(&self, cpu: u16) -> bool {
         let marks = self.cpus.get(usize::from(cpu));
         marks.is_some_and(|marks| marks.to_user.load(Relaxed))
-    }
-
-    /// Records that a CPU writes SPSR_EL2.
-    pub fn set_to_guest(&self, cpu: u16, to_guest: bool) {
-        if let Some(marks) = self.cpus.get(usize::from(cpu)) {
-            marks.to_guest.store(to_guest, Relaxed);
-        }
     }
 
     /// Returns whether an ERET of EL2 goes to EL1 or EL0.
@@ -393,7 +384,7 @@ mod tests {
     fn an_entry_to_a_program_is_emitted_once_after_an_event() {
         let marks = Marks::new(0, 1, 1);
         assert!(!marks.goes_to_user(0));
-        marks.set_to_user(0, true);
+        assert!(marks.keep(0, 1, SPSR_EL1, 0));
         assert!(marks.goes_to_user(0));
         marks.note_event(0);
         // The entry is relevant after an ISB too.
@@ -402,8 +393,19 @@ mod tests {
         assert!(!marks.barrier(0, Barrier::ISB));
         marks.note_event(0);
         assert!(marks.enter_user(0));
-        marks.set_to_user(0, false);
+        assert!(marks.keep(0, 1, SPSR_EL1, 5));
         assert!(!marks.goes_to_user(0) && !marks.goes_to_user(9));
+        // Another task goes on than the one whose entry was emitted; a program's stack is none.
+        for (task, emitted) in [
+            (1 << 55, true),
+            (0x1000, false),
+            (1 << 55, false),
+            (3 << 55, true),
+        ] {
+            assert!(marks.keep(0, 1, System::SP_EL0, task));
+            assert_eq!(marks.enter_user(0), emitted, "{task:#x}");
+        }
+        assert!(marks.task(0) == 3 << 55 && !marks.keep(0, 1, System::TTBR0_EL1, 0));
     }
 
     #[test]

@@ -20,6 +20,7 @@
 //! - The order of events of one CPU is exact. Among CPUs it is the order in which they took the lock, which
 //!   is close to the order of their instructions and not always the same.
 
+mod barriers;
 mod geometry;
 mod link;
 mod marks;
@@ -79,6 +80,8 @@ struct Cpu {
     stored_later: Vec<(Origin, u64, u64)>,
     /// The virtual page that was translated last, and its physical address.
     translated: Option<(u64, u64)>,
+    /// The task that was emitted last.
+    task: u64,
     /// Whether its caches were enabled since its reset.
     has_cached: bool,
 }
@@ -165,10 +168,22 @@ impl<'m, M: Memory> Tracker<'m, M> {
     fn emit(&mut self, by: Origin, event: Event) {
         self.flush_lines(by.cpu);
         self.marks.note_event(by.cpu);
+        self.name_task(by);
         if matches!(event, Event::Store { .. }) {
             self.marks.note_table_store();
         }
         self.out.push((by, Seen::Event(event)));
+    }
+
+    /// Emits the task that a CPU's kernel runs, if it is another one than at the CPU's last event.
+    fn name_task(&mut self, by: Origin) {
+        let task = self.marks.task(by.cpu);
+        if let Some(cpu) = self.cpu(by.cpu)
+            && std::mem::replace(&mut cpu.task, task) != task
+        {
+            self.out
+                .push((by, Seen::Event(Event::System(System::SP_EL0, task))));
+        }
     }
 
     /// Checks the memory that the previous instruction of a CPU stored to. The handler of each
@@ -205,6 +220,7 @@ impl<'m, M: Memory> Tracker<'m, M> {
             cpu.registers.is_kernel(level) || to_guest && cpu.registers.is_guest(1)
         });
         let seen = if goes_on {
+            self.name_task(by);
             Seen::Event(Event::User)
         } else {
             Seen::Exception
@@ -382,6 +398,9 @@ impl<'m, M: Memory> Tracker<'m, M> {
         cpu.has_cached = false;
         self.marks.set_uncached(by.cpu, true);
         self.emit(by, Event::Reset);
+        if let Some(cpu) = self.cpu(by.cpu) {
+            cpu.task = 0;
+        }
         for id in roots.into_iter().flatten() {
             self.leave(id);
         }

@@ -2,7 +2,7 @@
 //! updates of tables.
 
 use super::geometry::Entry;
-use super::link::Link;
+use super::link::{Link, UNSEEN};
 use super::marks::{PAGE_SHIFT, TABLE, UNMAPPED};
 use super::tables::{TableId, is_link};
 use super::{LINE, Late, Memory, Origin, Store, Tracker};
@@ -127,14 +127,19 @@ impl<M: Memory> Tracker<'_, M> {
         if changed.is_empty() {
             return;
         }
-        let mut is_link = false;
+        let (mut is_link, mut descriptor) = (false, new);
         for (_, place, _, _, leads) in &changed {
             if let Entry::Table(below) = place.form.entry(new, place.level)
                 && *leads
             {
                 is_link = true;
                 self.late = Late::default();
-                self.link(by, place.below(below), Link::Store(form));
+                if self
+                    .link(by, place.below(below), Link::Store(form))
+                    .is_none()
+                {
+                    descriptor = UNSEEN;
+                }
                 self.emit_late_barrier(by);
             }
         }
@@ -150,7 +155,7 @@ impl<M: Memory> Tracker<'_, M> {
             Event::Store {
                 address,
                 count: 1,
-                descriptor: new,
+                descriptor,
                 step: 0,
                 visibility,
             },

@@ -274,7 +274,7 @@ impl LeafWalk<'_> {
     /// in [`SelfCheck::SHARE`], in each table another one. False if the table is to be walked.
     fn sample(
         &mut self,
-        tables: &dyn Tree,
+        tables: &Tree<'_>,
         table: &Entry,
         looked: &mut Looked,
     ) -> Result<bool, Fault> {
@@ -360,7 +360,7 @@ pub(crate) fn walk(
         last: None,
     };
     let mut linear_tables = 0;
-    let fault = walker::visit_runs(tables, &mut |entry| {
+    let mut look = |sampled: Option<&Tree<'_>>, entry: &Entry| {
         // Its last address: the window may begin inside what a table covers, and ends with a half of the
         // space, where every table ends.
         let last = VirtualAddress(entry.start.0 + (entry.bytes - 1));
@@ -368,7 +368,7 @@ pub(crate) fn walk(
         if entry.kind == Kind::Table {
             looked.tables += 1;
             linear_tables += u64::from(in_linear);
-            if extent == SelfCheck::Sample && in_linear {
+            if let Some(tables) = sampled.filter(|_| in_linear) {
                 return match leaves.sample(tables, entry, looked) {
                     Ok(true) => ControlFlow::Continue(Visit::Skip),
                     Ok(false) => ControlFlow::Continue(Visit::Descend),
@@ -388,7 +388,13 @@ pub(crate) fn walk(
             }
         }
         ControlFlow::Continue(Visit::Descend)
-    });
+    };
+    let fault = if extent == SelfCheck::Sample {
+        let tables = &*tables;
+        walker::visit_all(tables, |entry| look(Some(tables), entry))
+    } else {
+        walker::visit_runs(tables, &mut |entry| look(None, entry))
+    };
     if let ControlFlow::Break(fault) = fault {
         return Err(fault);
     }

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use granule_model::Policies;
+use granule_model::{Lacks, Policies};
 
-use crate::findings::parse_policies;
+use crate::findings::{parse_lacks, parse_policies, parse_range};
 
 pub(super) const LONG: &str = "\
 Replay a trace through the model of the MMU and report what breaks the architecture's rules.
@@ -13,9 +13,9 @@ Replay a trace through the model of the MMU and report what breaks the architect
 A violation is a line: the rule, the event's line in the file, the CPU, the address, what
 a CPU could observe, and the earlier event that it conflicts with. Of a trace that has the
 instruction of each event, as `granule watch` records it, violations are listed by rule and function.
-The exit code is 0 when there is none that is not accepted, 1 when there are some, and 2 for bad
-usage, for a file that cannot be read as a trace, with line and column, and for a recording
-that was cut short without a violation before that.";
+The exit code is 0 when all was judged and nothing found that is not accepted, 1 when something was found,
+2 for bad usage, for a file that cannot be read as a trace, with line and column, and for a trace in which no
+MMU is turned on, and 3 when nothing was found but a part was not judged.";
 
 pub(super) const HINT: &str = "`granule check --help` has examples.";
 
@@ -48,6 +48,16 @@ pub struct CheckArgs {
     /// default: those in the first line of the trace
     #[arg(long, value_name = "LIST", value_parser = parse_policies)]
     pub allow: Option<Policies>,
+
+    /// Addresses of the kernel for which lazy-unmap holds, instead of those in the first line; without both the second
+    /// half of its addresses
+    #[arg(long, value_name = "FIRST-LAST", value_parser = parse_range)]
+    pub lazy: Option<(u64, u64)>,
+
+    /// Features that the CPUs lack, instead of those in the first line: ttl, single-tlbi (an erratum: a TLBI takes another
+    /// one after its DSB), lva, lpa2, ttst, hafdbs, xnx
+    #[arg(long, value_name = "LIST", value_parser = parse_lacks)]
+    pub lacks: Option<Lacks>,
 
     /// BBM level to check against, 0 to 3, instead of the one the trace gives for its CPUs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=3))]

@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 
 use flate2::read::MultiGzDecoder;
 use granule_model::trace::{ReadError, Reader, TraceHeader};
-use granule_model::{BarrierKind, Config, Event, EventError, Policies, Unchecked, Violation};
+use granule_model::{
+    BarrierKind, Config, Event, EventError, Lacks, Policies, Unchecked, Violation,
+};
 
 use crate::findings::report;
 use crate::findings::{self, Judge, Names, Timeline};
@@ -29,6 +31,10 @@ pub struct CheckOptions {
     pub bbm_level: Option<u8>,
     /// Policies to judge by instead of the trace's.
     pub policies: Option<Policies>,
+    /// The features that the CPUs lack, instead of the trace's.
+    pub lacks: Option<Lacks>,
+    /// The addresses that are unmapped lazily, instead of the trace's.
+    pub lazy: Option<(u64, u64)>,
     /// The most violations to keep.
     pub most_violations: usize,
 }
@@ -39,6 +45,8 @@ impl Default for CheckOptions {
             strict: false,
             bbm_level: None,
             policies: None,
+            lacks: None,
+            lazy: None,
             most_violations: 100,
         }
     }
@@ -284,14 +292,15 @@ fn replay(
     let mut accepted = findings::accepted(accept).map_err(CheckError::About)?;
     let mut reader = Reader::new(from)?;
     let header = *reader.header();
-    let config = Config {
+    let config = options.lacks.unwrap_or(header.lacks).of(Config {
         cpus: header.cpus,
         bbm_level: options.bbm_level.unwrap_or(header.bbm_level),
         strict: options.strict,
         policies: options.policies.unwrap_or(header.policies),
+        lazy: options.lazy.or(header.lazy),
         caches_unknown_at_reset: options.strict,
         ..Config::default()
-    };
+    });
     let mut judge = Judge::new(config, options.most_violations);
     let page_column = reader.column_of_word(2);
     let mut tally = Tally::default();
@@ -394,14 +403,18 @@ impl Checked {
         self.header.complete && self.missing.is_empty() && self.cut.is_none()
     }
 
+    /// Whether the rules were applied to all that the system did.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.is_complete() && self.unchecked.is_empty() && self.saw_tables()
+    }
+
+    /// Whether there was anything to judge.
+    const fn saw_tables(&self) -> bool {
+        !self.page_sizes.is_empty()
+    }
+
     /// The exit code of `granule check`.
     pub fn exit_code(&self) -> u8 {
-        if self.found.iter().any(findings::Finding::fails) {
-            1
-        } else if self.cut.is_some() {
-            2
-        } else {
-            0
-        }
+        findings::exit_code(&self.found, self.saw_tables(), self.is_whole())
     }
 }

@@ -91,7 +91,8 @@ impl Checked {
             );
         }
         if self.policies() != Policies::NONE {
-            text += &format!("allowed: {}\n", self.policies());
+            let lazy = self.options.lazy.or(self.header.lazy);
+            text += &format!("allowed: {}\n", findings::allowed(self.policies(), lazy));
         }
         if let Some(cut) = &self.cut {
             text += &format!("{bold}what follows goes unchecked{bold:#}: {cut}\n");
@@ -102,15 +103,22 @@ impl Checked {
             let since = line.map_or(String::new(), |line| format!(" from line {line} on"));
             text += &format!("{bold}goes unchecked{since}{bold:#}: {unchecked}\n");
         }
+        text += &format!("never checked: {}\n", findings::LIMITS.join("; "));
         let strict = if self.options.strict { ", strict" } else { "" };
-        let colour = if self.is_clean() { green } else { red };
+        let colour = if self.is_clean() && self.is_whole() {
+            green
+        } else {
+            red
+        };
         text += &format!("{colour}{}{colour:#}{strict}\n", self.result());
         text
     }
 
     fn result(&self) -> String {
         let result = match self.violations {
-            0 => "clean".into(),
+            0 if self.is_whole() => "clean".into(),
+            0 if !self.saw_tables() => "nothing was judged: no MMU was turned on".into(),
+            0 => "no violation, but a part was not judged".into(),
             1 => "1 violation".into(),
             n => format!("{n} violations"),
         };
@@ -192,7 +200,7 @@ impl Checked {
         };
         value(Object {
             schema: Version,
-            clean: self.is_clean(),
+            clean: self.is_clean() && self.is_whole(),
             page_size: self.header.page_bytes,
             page_sizes: self.page_sizes(),
             cpus: self.header.cpus,
@@ -211,6 +219,7 @@ impl Checked {
             missing: self.missing.iter().map(missing).collect(),
             unchecked: self.unchecked.iter().map(unchecked).collect(),
             cut: self.cut.as_deref(),
+            limits: &findings::LIMITS,
             findings: &self.found,
             notes: &self.notes,
             undecided: self.undecided(),
@@ -223,13 +232,14 @@ impl Checked {
 /// Result of `granule check --json`: exactly one object, on one line of standard output, if the file could be
 /// read to its end. For a file that is not a trace, that no machine makes, or that takes too much to check there is
 /// no object, but one line on standard error with line and column, and the exit code is 2 (docs/trace-format.md).
-/// A recording of `granule watch` that was cut short is judged as far as it goes, with exit code 2 if nothing was
-/// found in that part. Else the exit code is 1 if something was found that is not accepted, and 0 if not.
+/// A recording of `granule watch` that was cut short is judged as far as it goes. The exit code is 1 if something was
+/// found that is not accepted. Otherwise it is 2 if no MMU was turned on, so that there was nothing to judge, 3 if a part
+/// was not judged (`complete`, `missing`, `unchecked`, `cut`), and 0 if all was.
 #[derive(Serialize, JsonSchema)]
 #[schemars(title = "granule check --json")]
 pub(crate) struct Object<'a> {
     schema: Version,
-    /// Whether nothing was found.
+    /// Whether everything was judged and nothing found.
     clean: bool,
     /// Page size in bytes, as the trace has it.
     page_size: u64,
@@ -267,6 +277,8 @@ pub(crate) struct Object<'a> {
     unchecked: Vec<Unchecked>,
     /// Where and why a compressed recording ends before its end; null for a whole one.
     cut: Option<&'a str>,
+    /// What no trace is checked for; the same in each object.
+    limits: &'static [&'static str],
     /// Violations by rule and function, as of `granule watch`; without `at` lines all violations of a rule are one
     /// finding.
     findings: &'a [findings::Finding],

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use granule_model::trace::write_event;
-use granule_model::{BarrierKind, Event, Miss, Rule, Violation};
+use granule_model::{BarrierKind, Event, Miss, Rule, System, Violation};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -193,6 +193,7 @@ fn orders_of(past: &Past, violation: &Violation) -> bool {
             past.cpu == violation.cpu
                 && (barrier.kind != BarrierKind::Isb || violation.rule == Rule::MissingIsb)
         }
+        Event::System(System::SP_EL0, _) => false,
         Event::System(system, _) => system.is_tlbi() || past.cpu == violation.cpu,
         _ => false,
     }
@@ -239,6 +240,9 @@ pub(super) fn mend(violation: &Violation) -> &'static str {
         }
         Rule::MissingIsb => "an ISB after the DSB, or after the register write",
         Rule::UninitialisedTable => "store all entries of the table before it is linked",
+        Rule::AddressSize => {
+            "the largest size of the CPU (ID_AA64MMFR0_EL1.PARange) in TCR.IPS, or another address"
+        }
         Rule::NotTableMemory | Rule::FreedInUse | Rule::UnlinkedInUse => {
             "unlink the table, DSB ISHST, TLBI of all levels, DSB ISH, and only then use its memory for \
              something else"
@@ -293,6 +297,10 @@ const fn of_miss(miss: Miss) -> &'static str {
         Miss::FoundAgain => {
             "a TLBI of all levels, or one after the table's pointer is gone from TLBs"
         }
+        Miss::GroupServes => {
+            "clear all members of the group, or the hint of all, before one invalidation of the whole group"
+        }
+        Miss::NotRepeated => "another broadcast TLBI after the DSB, and another DSB",
         Miss::LocalOnly => "the form of the TLBI that reaches all CPUs (IS)",
         _ => "a DSB after the TLBI: NSH for one of this CPU alone, ISH for one that is broadcast",
     }

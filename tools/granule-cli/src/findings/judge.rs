@@ -64,7 +64,7 @@ fn undecided(violation: &Violation) -> Option<&'static str> {
 #[derive(Debug)]
 pub(crate) struct Judge {
     /// `None` if nothing is to be judged any more.
-    model: Option<Model>,
+    pub(super) model: Option<Model>,
     cpus: u32,
     groups: BTreeMap<Key, Group>,
     /// The violations of the model that are in a group, or wait for one.

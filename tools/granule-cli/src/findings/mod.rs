@@ -14,7 +14,7 @@ mod timeline;
 use std::fs;
 use std::path::Path;
 
-use granule_model::Policies;
+use granule_model::{Lacks, Policies, Policy};
 
 pub(crate) use finding::{Accepted, Finding};
 pub(crate) use judge::{Judge, Judged};
@@ -30,6 +30,61 @@ pub(crate) fn parse_policies(names: &str) -> Result<Policies, String> {
             .collect();
         format!("expected none, or some of {} with commas", all.join(", "))
     })
+}
+
+/// Reads a list of features that CPUs lack.
+pub(crate) fn parse_lacks(names: &str) -> Result<Lacks, String> {
+    Lacks::from_names(names).ok_or_else(|| {
+        "expected some of ttl, single-tlbi, lva, lpa2, ttst, hafdbs, xnx with commas".into()
+    })
+}
+
+/// Reads two addresses with a hyphen between.
+pub(crate) fn parse_range(text: &str) -> Result<(u64, u64), String> {
+    let address = |text: &str| u64::from_str_radix(text.strip_prefix("0x")?, 16).ok();
+    text.split_once('-')
+        .and_then(|(first, last)| Some((address(first)?, address(last)?)))
+        .filter(|(first, last)| first <= last)
+        .ok_or_else(|| {
+            "expected FIRST-LAST, two addresses: 0xffff800080000000-0xffffffffffffffff".into()
+        })
+}
+
+impl Judge {
+    /// Sets the addresses for which lazy unmapping holds from here on.
+    pub(crate) fn bound_lazy_unmap(&mut self, range: Option<(u64, u64)>) {
+        if let Some(model) = &mut self.model {
+            model.bound_lazy_unmap(range);
+        }
+    }
+}
+
+/// The policies in words, and where lazy unmapping holds.
+pub(crate) fn allowed(policies: Policies, lazy: Option<(u64, u64)>) -> String {
+    match lazy {
+        _ if !policies.has(Policy::LazyUnmap) => policies.to_string(),
+        Some((first, last)) => format!("{policies} (from {first:#x} to {last:#x})"),
+        None => format!("{policies} (in the second half of a kernel's addresses)"),
+    }
+}
+
+/// What no run is checked for, whatever the system. `granule-model` has all of it in its documentation.
+pub(crate) const LIMITS: [&str; 5] = [
+    "TLBs that CPUs share (CnP) although their roots, T1SZ or MAIR differ",
+    "memory that is mapped Device and Write-Back at once, and RAM that is mapped Device",
+    "translations that devices cache (SMMU)",
+    "which memory should not be mapped at all, and dirty states that software loses",
+    "a CPU that takes a page for unmapped before the CPU that unmapped it has invalidated it, unless the page is reused",
+];
+
+/// The exit code of a check or a watched run, of which something was judged, or the whole.
+pub(crate) fn exit_code(findings: &[Finding], any: bool, whole: bool) -> u8 {
+    match (any, whole) {
+        _ if findings.iter().any(Finding::fails) => 1,
+        (false, _) => 2,
+        (true, false) => 3,
+        (true, true) => 0,
+    }
 }
 
 /// The accepted findings of the file of `--accept`.

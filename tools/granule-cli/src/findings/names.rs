@@ -102,35 +102,15 @@ impl Names {
     }
 
     /// Reads the functions of the Linux in the guest's memory whose tables map `pc`; what is known stays if there is
-    /// none. A kernel that left by kexec is another one than that which came.
+    /// none.
     fn read(&mut self, pc: Option<u64>) {
+        if let Some(line) = self.describe(pc) {
+            self.notes = vec![line];
+            return;
+        }
         let Some((memory, end)) = &self.memory else {
             return;
         };
-        let pcs: Vec<u64> = pc.into_iter().filter(|pc| pc >> 63 != 0).collect();
-        let kernel = |(place, text): (PhysicalAddress, String)| {
-            let tree = Vmcoreinfo(&text).kernel(*end).ok()?;
-            Some(Described {
-                place: Some(place),
-                text,
-                tree,
-            })
-        };
-        let known = self
-            .info
-            .clone()
-            .and_then(|text| kernel((PhysicalAddress(0), text)));
-        let refuted = |kernel: Described| matches!(kernel.fit(&**memory, &pcs), Fit::Refuted(_));
-        if known.is_none_or(refuted) {
-            let kernels = vmcoreinfo::find(&**memory, &mut |_| ());
-            let kernels = kernels.into_iter().filter_map(kernel).collect();
-            let (kernel, line) = running(&**memory, kernels, &pcs);
-            self.info = kernel.map(|kernel| kernel.text).or(self.info.take());
-            if let (None, Some(line)) = (&self.info, line) {
-                self.notes = vec![line];
-                return;
-            }
-        }
         let Some(info) = self.info.as_deref().map(Vmcoreinfo) else {
             let why = "no Linux in the guest's memory describes itself yet (VMCOREINFO): --symbols FILE \
                        names functions";
@@ -149,6 +129,45 @@ impl Names {
             }
             Err(why) => self.notes = vec![why],
         }
+    }
+
+    /// Looks for the VMCOREINFO of the Linux in the guest's memory whose tables map `pc`: a kernel that left by kexec
+    /// is another one than that which came. Returns why none is known.
+    fn describe(&mut self, pc: Option<u64>) -> Option<String> {
+        let (memory, end) = self.memory.as_ref()?;
+        let pcs: Vec<u64> = pc.into_iter().filter(|pc| pc >> 63 != 0).collect();
+        let kernel = |(place, text): (PhysicalAddress, String)| {
+            let tree = Vmcoreinfo(&text).kernel(*end).ok()?;
+            Some(Described {
+                place: Some(place),
+                text,
+                tree,
+            })
+        };
+        let known = self
+            .info
+            .clone()
+            .and_then(|text| kernel((PhysicalAddress(0), text)));
+        let refuted = |kernel: Described| matches!(kernel.fit(&**memory, &pcs), Fit::Refuted(_));
+        if !known.is_none_or(refuted) {
+            return None;
+        }
+        let kernels = vmcoreinfo::find(&**memory, &mut |_| ());
+        let kernels = kernels.into_iter().filter_map(kernel).collect();
+        let (kernel, line) = running(&**memory, kernels, &pcs);
+        self.info = kernel.map(|kernel| kernel.text).or(self.info.take());
+        line.filter(|_| self.info.is_none())
+    }
+
+    /// The addresses that the Linux in the guest's memory has for vmalloc and modules, if it names them.
+    pub(crate) fn vmalloc(&mut self) -> Option<(u64, u64)> {
+        let _ = self.describe(None);
+        let info = Vmcoreinfo(self.info.as_deref()?);
+        let (start, end) = (info.number("VMALLOC_START")?, info.number("VMALLOC_END")?);
+        let first = info
+            .number("MODULES_VADDR")
+            .map_or(start, |modules| modules.min(start));
+        (first < end).then(|| (first, end - 1))
     }
 
     /// The code of the functions of a name in the Linux in the guest's memory, those at low addresses first.

@@ -4,10 +4,10 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::Args;
-use granule_model::Policies;
+use granule_model::{Lacks, Policies};
 
 use super::plant::Fault;
-use crate::findings::parse_policies;
+use crate::findings::{parse_lacks, parse_policies, parse_range};
 
 /// The long help.
 pub const LONG: &str = "\
@@ -24,8 +24,9 @@ are printed and do not fail the run.
 A run takes up to about twice the CPU time that it takes without the plugin; a Linux with one CPU boots in about ten seconds.
 It ends with the guest. Ctrl-C ends the guest, and what was found until then is reported.
 
-The exit code is 1 when a rule was broken that is not accepted. Otherwise it is 2 for bad usage, for a run that was not
-watched to its end, for a guest that never turned its MMU on and for a --plant that planted nothing; else 0.";
+The exit code is 1 when a rule was broken that is not accepted. Otherwise it is 2 for bad usage, for a guest that never
+turned its MMU on and for a --plant that planted nothing, 3 for a run of which a part was not judged, as the last lines
+name it, or that was not watched to its end, and else 0.";
 
 /// The examples.
 pub const EXAMPLES: &str = "\
@@ -100,6 +101,16 @@ pub struct WatchArgs {
     /// none; default: both
     #[arg(long, value_name = "LIST", value_parser = parse_policies)]
     pub(super) allow: Option<Policies>,
+
+    /// Addresses of the kernel for which lazy-unmap holds; default: those of vmalloc and modules in a Linux's VMCOREINFO,
+    /// or the second half of the kernel's addresses
+    #[arg(long, value_name = "FIRST-LAST", value_parser = parse_range)]
+    pub(super) lazy: Option<(u64, u64)>,
+
+    /// Features that the CPUs lack, instead of those of QEMU's CPU: ttl, single-tlbi (an erratum: a TLBI takes another
+    /// one after its DSB), lva, lpa2, ttst, hafdbs, xnx
+    #[arg(long, value_name = "LIST", value_parser = parse_lacks)]
+    pub(super) lacks: Option<Lacks>,
 
     /// BBM level of the CPUs (ID_AA64MMFR2_EL1.BBM), instead of the one that QEMU's CPU has. What they permit without
     /// break-before-make: 0 nothing, 1 the contiguous hint, 2 a block and a table of like leaves, 3 the same without

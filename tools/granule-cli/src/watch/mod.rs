@@ -24,7 +24,8 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use granule_model::{Config, Event, Policies};
+use granule_model::trace::TraceHeader;
+use granule_model::{Config, Event, Lacks, Policies, Policy};
 use granule_plugin::stream::{Reader, Seen};
 
 use crate::boot::guest::temp_dir;
@@ -43,8 +44,8 @@ use tally::Tally;
 /// The variable that passes the version of its interface to the plugin.
 pub(crate) const API_VARIABLE: &str = "GRANULE_PLUGIN_API";
 
-/// CPUs of QEMU with a BBM level above 0, by ID_AA64MMFR2_EL1.
-const BBM_2: [&str; 4] = ["max", "neoverse-v1", "neoverse-n2", "cortex-a710"];
+/// CPUs of QEMU with BBM level 2 and FEAT_TTL, by ID_AA64MMFR2_EL1; the others have neither.
+const NEWER_CPUS: [&str; 4] = ["max", "neoverse-v1", "neoverse-n2", "cortex-a710"];
 
 /// Runs the command. `note` receives lines for people before the guest starts.
 /// Fails with one line if nothing could be watched.
@@ -120,25 +121,38 @@ pub fn run(
         Reader::new(BufReader::with_capacity(1 << 18, &mut from)).map_err(broken)?;
     let cpus = u32::from(head.cpus);
     let policies = args.allow.unwrap_or_else(Policies::all);
+    let header = TraceHeader {
+        page_bytes: 4096,
+        cpus,
+        bbm_level,
+        policies,
+        lazy: args.lazy,
+        lacks: args.lacks.unwrap_or_else(|| lacks(&prepared.options)),
+        complete: false,
+        events: 0,
+    };
     let mut recording = match &args.record {
-        Some(path) => Some(Recording::new(path, cpus, bbm_level, policies)?),
+        Some(path) => Some(Recording::new(path, header)?),
         None => None,
     };
     outputs.into_iter().for_each(Output::keep);
     let mut trace_events = TraceEvents::new(cpus);
     let mut tally = Tally::default();
-    let config = Config {
+    let config = header.lacks.of(Config {
         cpus,
         bbm_level,
         strict: args.strict,
         policies,
+        lazy: args.lazy,
         caches_unknown_at_reset: args.strict,
         ..Config::default()
-    };
+    });
     let mut judge = Judge::new(config, 0);
     if args.no_check {
         judge.stop("the beginning: --no-check");
     }
+    let mut lazy = args.lazy;
+    let mut is_lazy_known = lazy.is_some() || !policies.has(Policy::LazyUnmap);
     let mut planted = None;
     let mut early = Vec::new();
     // Whether the judge stopped before the end of the recorded events.
@@ -178,6 +192,10 @@ pub fn run(
                 // A Linux that runs a program has its list of functions where it can be read, and may have left
                 // for another kernel at the end.
                 if seen == Seen::Event(Event::User) {
+                    if !std::mem::replace(&mut is_lazy_known, true) {
+                        lazy = names.vmalloc();
+                        judge.bound_lazy_unmap(lazy);
+                    }
                     early.drain(..).for_each(|place| names.look_up(place));
                 }
             }
@@ -222,7 +240,7 @@ pub fn run(
     let (findings, notes) = findings::of(&mut judged, &mut names, &mut accepted, accept);
     let record = recording.map(|recording| {
         let functions = names.functions(recording.places());
-        let (events, failed) = recording.finish(judged.page_size, is_complete, &functions);
+        let (events, failed) = recording.finish((judged.page_size, lazy), is_complete, &functions);
         unchecked.extend(failed);
         let path = args.record.as_deref().unwrap_or(Path::new(""));
         (path.display().to_string(), events)
@@ -234,6 +252,7 @@ pub fn run(
         cpus: head.cpus,
         bbm_level,
         policies,
+        lazy,
         checks: !args.no_check,
         tally,
         judged,
@@ -289,8 +308,8 @@ pub(crate) fn plugin(folder: &Path) -> Result<PathBuf, String> {
     }
 }
 
-/// The BBM level of the CPU that a command names.
-fn bbm_level(options: &[std::ffi::OsString]) -> u8 {
+/// The name of the CPU in a command.
+fn cpu(options: &[std::ffi::OsString]) -> String {
     let mut words = options.iter().map(|word| word.to_string_lossy());
     let mut cpu = String::new();
     while let Some(word) = words.next() {
@@ -298,6 +317,25 @@ fn bbm_level(options: &[std::ffi::OsString]) -> u8 {
             cpu = words.next().unwrap_or_default().into_owned();
         }
     }
-    let name = cpu.split(',').next().unwrap_or_default();
-    if BBM_2.contains(&name) { 2 } else { 0 }
+    cpu.split(',').next().unwrap_or_default().to_owned()
+}
+
+/// The BBM level of the CPU that a command names.
+fn bbm_level(options: &[std::ffi::OsString]) -> u8 {
+    if NEWER_CPUS.contains(&&*cpu(options)) {
+        2
+    } else {
+        0
+    }
+}
+
+/// The features that the CPU of a command lacks: Armv8.4, with FEAT_TTL, is older than FEAT_BBM.
+fn lacks(options: &[std::ffi::OsString]) -> Lacks {
+    let all = Lacks::from_names("ttl").unwrap_or_default();
+    let cpu = cpu(options);
+    if cpu.is_empty() || NEWER_CPUS.contains(&&*cpu) {
+        Lacks::NONE
+    } else {
+        all
+    }
 }

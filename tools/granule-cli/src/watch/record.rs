@@ -12,7 +12,6 @@ use std::path::{Path, PathBuf};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use granule_model::Policies;
 use granule_model::trace::{Function, TraceHeader, write_event};
 use granule_trace::Event;
 
@@ -38,25 +37,13 @@ pub(crate) struct Recording {
 }
 
 impl Recording {
-    /// Creates the file.
-    pub(crate) fn new(
-        path: &Path,
-        cpus: u32,
-        bbm_level: u8,
-        policies: Policies,
-    ) -> Result<Self, String> {
+    /// Creates the file. The page size, and the addresses of lazy unmapping, may be wrong in the first line until then.
+    pub(crate) fn new(path: &Path, header: TraceHeader) -> Result<Self, String> {
         let failed = |error: io::Error| format!("--record {}: {error}", path.display());
         let mut recording = Self {
             path: path.to_path_buf(),
             file: File::create(path).map_err(failed)?,
-            header: TraceHeader {
-                page_bytes: 4096,
-                cpus,
-                bbm_level,
-                policies,
-                complete: false,
-                events: 0,
-            },
+            header,
             text: String::new(),
             pending: 0,
             places: BTreeSet::new(),
@@ -141,7 +128,7 @@ impl Recording {
     /// Ends the trace with the names of functions. Returns the events in the file, and an error line if some are not in it.
     pub(crate) fn finish(
         mut self,
-        page_bytes: Option<u64>,
+        (page_bytes, lazy): (Option<u64>, Option<(u64, u64)>),
         complete: bool,
         functions: &[Function],
     ) -> (u64, Option<String>) {
@@ -152,6 +139,7 @@ impl Recording {
             self.write_member();
         }
         self.header.page_bytes = page_bytes.unwrap_or(4096);
+        self.header.lazy = lazy;
         self.header.complete = complete && self.failed.is_none();
         self.write_count();
         (self.header.events, self.failed)
@@ -169,6 +157,7 @@ mod tests {
     use super::*;
     use flate2::read::MultiGzDecoder;
     use granule_model::trace::Reader;
+    use granule_model::{Lacks, Policies};
     use granule_testing::text::{assert_contains, assert_ends_with};
     use granule_trace::{Barrier, Text};
     use std::io::{BufReader, Read};
@@ -180,11 +169,24 @@ mod tests {
         text
     }
 
+    fn head(cpus: u32, bbm_level: u8) -> TraceHeader {
+        TraceHeader {
+            page_bytes: 4096,
+            cpus,
+            bbm_level,
+            policies: Policies::NONE,
+            lazy: None,
+            lacks: Lacks::NONE,
+            complete: false,
+            events: 0,
+        }
+    }
+
     #[test]
     fn a_recording_is_a_trace_at_any_time() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("trace.gz");
-        let mut recording = Recording::new(&path, 2, 2, Policies::NONE).unwrap();
+        let mut recording = Recording::new(&path, head(2, 2)).unwrap();
         let begun = text(&path);
         assert_eq!(begun.len(), FIRST_LINE);
         assert_contains(&begun, "cpus=2 bbm=2 complete=no events=0");
@@ -200,11 +202,14 @@ mod tests {
             name: "start".into(),
             module: None,
         }];
-        let (events, failed) = recording.finish(Some(65536), true, &functions);
+        let (events, failed) =
+            recording.finish((Some(65536), Some((0x10, 0x1f))), true, &functions);
         assert_eq!((events, failed), (3, None));
         let written = text(&path);
         let (first, rest) = written.split_at(FIRST_LINE);
-        assert!(first.starts_with("granule-trace 2 page=64k cpus=2 bbm=2 complete=yes events=00"));
+        assert!(first.starts_with(
+            "granule-trace 2 page=64k cpus=2 bbm=2 lazy=0x10-0x1f complete=yes events=00"
+        ));
         assert_eq!(
             rest,
             "at cpu1 0x40\nisb cpu1\nmissing cpu0 some TLBI\nfunction 0x40 0x4 start\n"
@@ -222,7 +227,7 @@ mod tests {
     fn a_recorder_may_die_between_a_member_and_the_first_line() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("trace.gz");
-        let mut recording = Recording::new(&path, 1, 0, Policies::NONE).unwrap();
+        let mut recording = Recording::new(&path, head(1, 0)).unwrap();
         let head = std::fs::read(&path).unwrap();
         recording.add(0, &Event::Barrier(Barrier::ISB));
         recording.write_member();
@@ -237,11 +242,11 @@ mod tests {
 
     #[test]
     fn a_full_disk_is_one_line_and_keeps_what_was_written() {
-        let error = Recording::new(Path::new("/dev/full"), 1, 0, Policies::NONE).unwrap_err();
+        let error = Recording::new(Path::new("/dev/full"), head(1, 0)).unwrap_err();
         assert!(error.starts_with("--record /dev/full: "), "{error}");
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("trace.gz");
-        let mut recording = Recording::new(&path, 1, 0, Policies::all()).unwrap();
+        let mut recording = Recording::new(&path, head(1, 0)).unwrap();
         recording.add(0, &Event::Barrier(Barrier::ISB));
         recording.write_member();
         // From here on the disk is full.
@@ -250,7 +255,7 @@ mod tests {
         recording.write_member();
         recording.file = kept;
         recording.add(0, &Event::Barrier(Barrier::ISB));
-        let (events, failed) = recording.finish(None, true, &[]);
+        let (events, failed) = recording.finish((None, Some((1 << 63, u64::MAX))), true, &[]);
         assert_eq!(events, 1);
         assert!(failed.unwrap().contains("trace.gz: "));
         let written = text(&path);

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::plant::Planted;
 use super::tally::{Events, Tally};
 use crate::findings::report::{Page, sizes};
-use crate::findings::{Finding, Judged};
+use crate::findings::{self, Finding, Judged};
 use crate::json::{Version, value};
 
 /// The end of a run.
@@ -48,6 +48,8 @@ pub struct Watched {
     pub(super) bbm_level: u8,
     /// The steps that the kernel may leave out.
     pub(super) policies: Policies,
+    /// The addresses for which lazy unmapping holds.
+    pub(super) lazy: Option<(u64, u64)>,
     /// Whether it was to be judged.
     pub(super) checks: bool,
     /// The counts of the events that were seen.
@@ -69,14 +71,14 @@ pub struct Watched {
 impl Watched {
     /// The exit code of `granule watch`.
     pub fn exit_code(&self) -> u8 {
-        let judged = self.judged.stopped.is_none() && self.saw_tables();
-        if self.findings.iter().any(Finding::fails) {
-            1
-        } else if self.outcome == Outcome::Ended && (judged || !self.checks) && !self.is_unplanted {
-            0
-        } else {
-            2
-        }
+        let any = (self.saw_tables() || !self.checks) && !self.is_unplanted;
+        findings::exit_code(&self.findings, any, self.is_whole())
+    }
+
+    /// Whether the run was watched to its end, and all of it judged that was to be.
+    fn is_whole(&self) -> bool {
+        let judged = self.judged.stopped.is_none() && self.unchecked.is_empty();
+        self.outcome == Outcome::Ended && (judged || !self.checks)
     }
 
     /// Whether there was anything to judge.
@@ -128,11 +130,16 @@ impl Watched {
             );
         }
         if self.policies != Policies::NONE {
-            let _ = writeln!(text, "allowed: {}", self.policies);
+            let _ = writeln!(
+                text,
+                "allowed: {}",
+                findings::allowed(self.policies, self.lazy)
+            );
         }
         for line in &self.unchecked {
             let _ = writeln!(text, "not checked: {line}");
         }
+        let _ = writeln!(text, "never checked: {}", findings::LIMITS.join("; "));
         if let Some((file, events)) = &self.record {
             let _ = writeln!(text, "{file}: {events} events");
         }
@@ -156,7 +163,8 @@ impl Watched {
         };
         let result = match self.violations(true) {
             0 if self.checks && !self.saw_tables() => "nothing was judged".to_owned(),
-            0 if self.checks => "clean".to_owned(),
+            0 if self.checks && self.is_whole() => "clean".to_owned(),
+            0 if self.checks => "no violation".to_owned(),
             0 => "not judged".to_owned(),
             1 => "1 violation".to_owned(),
             n => match self
@@ -225,6 +233,7 @@ impl Watched {
             events: &self.tally.events,
             complete: self.unchecked.is_empty(),
             unchecked: &self.unchecked,
+            limits: &findings::LIMITS,
             planted: &self.planted,
             notes: &self.notes,
             record: self.record.as_ref().map(|(file, _)| file.as_str()),
@@ -239,8 +248,9 @@ impl Watched {
 /// load the plugin, print one line to standard error and no object.
 ///
 /// The exit code is 1 if a rule was broken that is not accepted, however the run ended; what is undecided breaks
-/// none. It is 2 otherwise for bad usage, a run that was not watched to its end, a guest that never turned its
-/// MMU on, a `--plant` that planted nothing, and a page of `--report` that cannot be written; else 0.
+/// none. Otherwise it is 2 for bad usage, a guest that never turned its MMU on, a `--plant` that planted nothing, and a
+/// page of `--report` that cannot be written; 3 for a run that was not watched to its end or of which a part was not
+/// judged (`unchecked`); else 0.
 #[derive(Serialize, JsonSchema)]
 #[schemars(title = "granule watch --json")]
 pub(crate) struct Object<'a> {
@@ -254,6 +264,8 @@ pub(crate) struct Object<'a> {
     complete: bool,
     /// Parts of the run that were not checked, a line each.
     unchecked: &'a [String],
+    /// What no run is checked for; the same in each object.
+    limits: &'static [&'static str],
     /// Instructions that `--plant` left out.
     planted: &'a [Planted],
     /// More lines for people: why functions are not named, how many accepted findings were not found.
@@ -309,6 +321,7 @@ mod tests {
             cpus: 1,
             bbm_level: 0,
             policies: Policies::all(),
+            lazy: None,
             checks: true,
             tally: Tally {
                 events: Events::of_a_table(),
@@ -363,7 +376,13 @@ mod tests {
         assert_eq!(watched(vec![accepted, finding()]).exit_code(), 1);
         let mut died = watched(Vec::new());
         died.outcome = Outcome::Died("signal: 9".into());
-        assert_eq!(died.exit_code(), 2);
+        assert_eq!(died.exit_code(), 3);
+        let mut part = watched(Vec::new());
+        part.unchecked.push("the upper half of EL1&0".into());
+        assert_eq!(part.exit_code(), 3);
+        assert!(part.text().ends_with(": no violation, not complete\n"));
+        part.findings.push(finding());
+        assert_eq!(part.exit_code(), 1);
         let mut unplanted = watched(Vec::new());
         unplanted.is_unplanted = true;
         assert_eq!(unplanted.exit_code(), 2);
@@ -377,7 +396,7 @@ mod tests {
         assert!(unseen.text().ends_with(": nothing was judged\n"));
         let mut stopped = watched(Vec::new());
         stopped.judged.stopped = Some("the beginning".into());
-        assert_eq!(stopped.exit_code(), 2);
+        assert_eq!(stopped.exit_code(), 3);
         stopped.checks = false;
         assert_eq!(stopped.exit_code(), 0);
     }

@@ -1,6 +1,6 @@
 //! The events that were seen, counted by kind.
 
-use granule_model::{BarrierKind, Event, Visibility};
+use granule_model::{BarrierKind, Event, System, Visibility};
 use granule_plugin::stream::{Seen, Totals};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -68,6 +68,7 @@ impl Tally {
                 }
                 Event::Obtained { .. } => &mut events.tables,
                 Event::Freed { .. } => &mut events.tables_freed,
+                Event::System(System::SP_EL0, _) => return,
                 Event::System(system, _) if system.is_register() => &mut events.registers,
                 Event::System(system, _) if system.is_tlbi() => &mut events.tlbi,
                 Event::Barrier(barrier) => match barrier.kind {
@@ -119,7 +120,7 @@ impl Events {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use granule_model::{Barrier, System};
+    use granule_model::Barrier;
     use granule_trace::Text;
 
     #[test]

@@ -61,6 +61,6 @@ fn a_guest_that_goes_on_is_ended_by_its_limit_or_by_the_user() {
         let outcome = if signal { "interrupted" } else { "timeout" };
         assert_eq!(json["outcome"], outcome, "{json:#}");
         assert_eq!(json["events"]["tlbi"], 1);
-        assert_eq!(output.status.code(), Some(2));
+        assert_eq!(output.status.code(), Some(3));
     }
 }

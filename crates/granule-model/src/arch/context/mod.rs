@@ -127,6 +127,11 @@ const fn fields_of_half(upper: bool) -> u64 {
 const FIELDS_OF_BOTH: u64 = 0b111 << 32 | 1 << 36 | 1 << 39 | 1 << 40 | 1 << 59;
 
 impl Context {
+    /// Whether an output address has bits beyond the size, which fault.
+    pub(crate) const fn is_too_large(&self, address: u64) -> bool {
+        self.output_bits < 52 && address >> self.output_bits != 0
+    }
+
     /// The entries of the top table.
     pub(crate) const fn top_entries(&self) -> u64 {
         1 << (self.va_bits - self.format.granule.level_shift(self.start_level))

@@ -235,6 +235,17 @@ pub(crate) const fn refuses(raw: u64, level: i8, format: Format) -> bool {
     level < 3 && raw & NO_TRANSLATION != 0 && format.granule.level_shift(level) > 16
 }
 
+/// Whether a walker that reads `old` in place of `new` can only fault, so that a kernel that takes spurious
+/// faults may go on without a barrier: the entry was not valid, had no access flag, or allowed less. A
+/// hypervisor whose stage 2 allowed less has to invalidate.
+pub(crate) const fn may_only_fault(old: u64, new: u64, regime: Regime) -> bool {
+    const OF_SOFTWARE: u64 = 0b1111 << 55;
+    const GRANTED_BY_0: u64 = READ_ONLY | 0b11 << 53;
+    const GRANTED_BY_1: u64 = ACCESSED | DIRTY_MODIFIER;
+    let lost = (old & !new & !GRANTED_BY_0) | (new & !old & !GRANTED_BY_1);
+    old & VALID == 0 || (!matches!(regime, Regime::Stage2) && lost & !OF_SOFTWARE == 0)
+}
+
 /// Whether a TLB may hold a leaf: not one with the access flag clear, unless hardware may set the
 /// flag.
 pub(crate) const fn cacheable(raw: u64, context: &Context) -> bool {

@@ -87,7 +87,7 @@ fn waiting_programs_are_freed_when_their_tables_are_overwritten() {
         rig.emitted(),
         [
             r#"cpu0 Missing("tables outside of RAM")"#.to_owned(),
-            stored(L2 + 8, CODE)
+            stored(L2 + 8, 0)
         ]
     );
 }

@@ -1,6 +1,7 @@
 //! Tests of CPUs, exception levels, security states and guests.
 
 use super::*;
+use crate::decode::SPSR_EL2;
 
 #[test]
 fn an_eret_of_el1_or_of_a_vhe_host_enters_a_program() {
@@ -106,7 +107,8 @@ fn a_guest_is_entered_by_an_exception_return_of_el2() {
     ] {
         let mut rig = Rig::running();
         rig.tracker.register(rig.by, 2, System::HCR_EL2, hcr);
-        rig.marks.set_to_guest(0, to_guest);
+        let spsr = if to_guest { 0b101 } else { 0b1001 };
+        rig.marks.keep(0, 2, SPSR_EL2, spsr);
         rig.emitted();
         rig.tracker.returned(rig.by, level);
         assert_eq!(
@@ -145,4 +147,37 @@ fn the_lower_half_is_read_with_the_current_granule_of_tcr() {
     // Stores to it are emitted as always; the last-level table has 8192 entries.
     rig.store(last + 8 * 8191, FRAME | PAGE);
     assert_eq!(rig.emitted().len(), 1);
+}
+
+#[test]
+fn a_change_and_the_entry_of_a_program_come_after_their_task() {
+    let mut rig = Rig::running();
+    rig.emitted();
+    let tasks = [0xffff_0000_0000_1000, 0xffff_0000_0000_2000];
+    let run = |rig: &Rig, task| assert!(rig.marks.keep(0, 1, System::SP_EL0, task));
+    run(&rig, tasks[0]);
+    rig.store(L3, 0);
+    rig.store(L3 + 8, FRAME | PAGE);
+    run(&rig, tasks[1]);
+    // The program's own stack pointer.
+    run(&rig, 0x1000);
+    rig.tracker.returned(rig.by, 1);
+    run(&rig, tasks[0]);
+    rig.msr(System::TTBR0_EL1, 0);
+    let of_tasks = rig.tracker.take().map(|(_, seen)| match seen {
+        Seen::Event(Event::System(System::SP_EL0, task)) => (true, task),
+        Seen::Event(Event::Store { address, .. }) => (false, address),
+        Seen::Event(Event::User) => (false, 0),
+        _ => (false, 1),
+    });
+    let expected = [
+        (true, tasks[0]),
+        (false, L3),
+        (false, L3 + 8),
+        (true, tasks[1]),
+        (false, 0),
+        (true, tasks[0]),
+        (false, 1),
+    ];
+    assert_eq!(of_tasks.collect::<Vec<_>>(), expected);
 }

@@ -55,12 +55,13 @@ struct Trace {
 impl Trace {
     fn read(text: impl BufRead, window: Option<usize>) -> Self {
         let mut reader = Reader::new(text).unwrap();
-        let config = Config {
+        let config = reader.header().lacks.of(Config {
             cpus: reader.header().cpus,
             bbm_level: reader.header().bbm_level,
             policies: reader.header().policies,
+            lazy: reader.header().lazy,
             ..Config::default()
-        };
+        });
         assert!(reader.header().complete);
         let mut events = Vec::new();
         while let Some((_, cpu, event)) = reader.next_event().unwrap() {
