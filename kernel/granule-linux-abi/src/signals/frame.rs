@@ -282,7 +282,7 @@ mod tests {
             (0, mte2, 0xf2 << 24, 0xf << 28),
             (
                 dit | 0xf_0fff,
-                bti | 2 * ssbs | mte2,
+                bti | (2 * ssbs) | mte2,
                 0xf3 << 24 | 7 << 10,
                 0xf1 << 24 | 1 << 12,
             ),

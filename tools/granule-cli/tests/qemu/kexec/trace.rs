@@ -11,6 +11,8 @@ const STRICT: CheckOptions = CheckOptions {
     strict: true,
     bbm_level: None,
     policies: None,
+    lacks: None,
+    lazy: None,
     most_violations: 10,
 };
 

@@ -149,6 +149,8 @@ fn of_level(text: &str, level: u8, strict: bool) -> Checked {
         strict,
         bbm_level: Some(level),
         policies: None,
+        lacks: None,
+        lazy: None,
         most_violations: 10,
     };
     check::check(text.as_bytes(), &options, &mut |_| ()).unwrap_or_else(|e| panic!("{e}"))
