@@ -1,4 +1,4 @@
-//! What a kernel may leave undone on purpose, where, and at which checks; and what CPUs lack.
+//! Work that a kernel may leave undone on purpose, where, and at which checks; and features that CPUs lack.
 
 use crate::kernels::{ASID, OTHER, program, reused};
 use crate::rig::*;

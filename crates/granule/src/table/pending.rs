@@ -383,8 +383,8 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     ///
     /// # Safety
     ///
-    /// As long as they are left to it, the caller [invalidates](flush::invalidate) the range of a change before anything relies on
-    /// the change.
+    /// As long as they are left to it, the caller [invalidates](flush::invalidate) the range of a change before
+    /// anything relies on the change.
     pub const unsafe fn set_deferred_tlbi(&mut self, deferred: bool) {
         self.defers_tlbi = deferred;
     }

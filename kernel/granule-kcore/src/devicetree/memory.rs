@@ -110,7 +110,8 @@ impl fmt::Display for Warning<'_> {
             ),
             Self::NoMapBetween(bytes) => write!(
                 f,
-                "the device tree has no-map ranges in more than {MOST_RANGES} places; {bytes} bytes between the nearest are not mapped either"
+                "the device tree has no-map ranges in more than {MOST_RANGES} places; {bytes} bytes between the \
+                 nearest are not mapped either"
             ),
             Self::ReservedBetween(bytes) => write!(
                 f,

@@ -4,8 +4,7 @@
 //! [`Frames`] manages a few spans of frame numbers (`span`). Each frame has page metadata
 //! ([`metadata`]) of 12 bytes in RAM that the caller picks; the metadata is initialised on first
 //! use. A single frame may have several owners. [`tables`] hands frames to page tables, and
-//! [`subdivide`] makes smaller pieces of frames. A frame is a number here: this module never
-//! touches a frame's memory and does not depend on its mapping.
+//! [`subdivide`] makes smaller pieces of frames. A frame is a number here: nothing touches its memory.
 //!
 //! A [`Frames`] is for one CPU at a time: code that shares one takes a lock around it.
 
@@ -13,7 +12,7 @@ mod error;
 pub mod metadata;
 mod owners;
 mod span;
-mod spans;
+pub mod spans;
 pub mod subdivide;
 pub mod tables;
 #[cfg(test)]
@@ -25,7 +24,6 @@ use core::fmt;
 use granule::arch::{PageSize, PhysicalAddress};
 use metadata::{PageMetadata, Word, metadata_words};
 use span::{Block, Span};
-pub use spans::spans;
 
 /// Log2 of the bytes of the largest block: 16 GiB, the largest leaf without the 52-bit formats (16
 /// contiguous blocks of 1 GiB with 4K pages, 32 of 512 MiB with 64K). Larger blocks would have no use;

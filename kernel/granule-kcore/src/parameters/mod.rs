@@ -361,23 +361,6 @@ impl<'a, P: FnMut(Problem<'a>)> Reader<'a, '_, P> {
         most.map_or(usize::MAX, |most| most.max(1))
     }
 
-    fn rodata(&mut self) -> Rodata {
-        let all = [Rodata::Off, Rodata::NoAlias, Rodata::On, Rodata::Full];
-        let choices = all.map(|choice| (choice.name(), choice));
-        self.one_of("rodata=", choices, "off, noalias, on or full", Rodata::On)
-    }
-
-    fn self_check(&mut self) -> Option<SelfCheck> {
-        let key = "granule.selfcheck=";
-        let choices = [
-            ("off", SelfCheck::Off),
-            ("sample", SelfCheck::Sample),
-            ("full", SelfCheck::Full),
-        ];
-        self.value(key)?;
-        Some(self.one_of(key, choices, "off, sample or full", SelfCheck::Full))
-    }
-
     fn bbm(&mut self) -> BbmLevel {
         let taken = Instead::Takes("what the CPUs have");
         let level = self.parsed("arm64.bbm=", "0, 1, 2 or 3", taken, |value| match value {

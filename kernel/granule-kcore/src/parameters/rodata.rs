@@ -1,5 +1,7 @@
 //! `rodata=`: the values. What they do does not belong here.
 
+use super::{Problem, Reader};
+
 /// The extent of read-only memory in the linear map after the kernel is placed, and whether single
 /// pages may change later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,5 +35,13 @@ impl Rodata {
     /// Whether single pages of the linear map must be able to change.
     pub const fn changes_pages(self) -> bool {
         matches!(self, Self::On | Self::Full)
+    }
+}
+
+impl<'a, P: FnMut(Problem<'a>)> Reader<'a, '_, P> {
+    pub(super) fn rodata(&mut self) -> Rodata {
+        let all = [Rodata::Off, Rodata::NoAlias, Rodata::On, Rodata::Full];
+        let choices = all.map(|choice| (choice.name(), choice));
+        self.one_of("rodata=", choices, "off, noalias, on or full", Rodata::On)
     }
 }

@@ -1,5 +1,7 @@
 //! `granule.selfcheck=`: the values. What is checked does not belong here.
 
+use super::{Problem, Reader};
+
 /// The extent of the kernel's check of its own tables at boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SelfCheck {
@@ -26,5 +28,18 @@ impl SelfCheck {
         } else {
             Self::Sample
         }
+    }
+}
+
+impl<'a, P: FnMut(Problem<'a>)> Reader<'a, '_, P> {
+    pub(super) fn self_check(&mut self) -> Option<SelfCheck> {
+        let key = "granule.selfcheck=";
+        let choices = [
+            ("off", SelfCheck::Off),
+            ("sample", SelfCheck::Sample),
+            ("full", SelfCheck::Full),
+        ];
+        self.value(key)?;
+        Some(self.one_of(key, choices, "off, sample or full", SelfCheck::Full))
     }
 }

@@ -1,4 +1,4 @@
-//! What the last owner of a CPU may have left on in it: debug exceptions, the PMU and timers.
+//! Units that the last owner of a CPU may have left on in it: debug exceptions, the PMU and timers.
 
 #![allow(unsafe_code, reason = "system registers")]
 

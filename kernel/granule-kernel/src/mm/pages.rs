@@ -59,7 +59,7 @@ fn fill(
     frames.begin(page_size);
     let mut taken = Taken::new();
     let mut all_metadata = 0;
-    for (start, end) in frames::spans(memory.mapped(), page_size) {
+    for (start, end) in frames::spans::spans(memory.mapped(), page_size) {
         let count = (end - start) >> page_size.shift();
         let bytes = metadata_bytes(count);
         let whole = bytes.next_multiple_of(page_size.bytes());

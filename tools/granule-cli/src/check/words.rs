@@ -277,7 +277,7 @@ pub(crate) struct Object<'a> {
     unchecked: Vec<Unchecked>,
     /// Where and why a compressed recording ends before its end; null for a whole one.
     cut: Option<&'a str>,
-    /// What no trace is checked for; the same in each object.
+    /// Mistakes that no trace is checked for; the same in each object.
     limits: &'static [&'static str],
     /// Violations by rule and function, as of `granule watch`; without `at` lines all violations of a rule are one
     /// finding.

@@ -68,7 +68,7 @@ pub(crate) fn allowed(policies: Policies, lazy: Option<(u64, u64)>) -> String {
     }
 }
 
-/// What no run is checked for, whatever the system. `granule-model` has all of it in its documentation.
+/// Mistakes that no run is checked for, whatever the system. `granule-model` has all of it in its documentation.
 pub(crate) const LIMITS: [&str; 5] = [
     "TLBs that CPUs share (CnP) although their roots, T1SZ or MAIR differ",
     "memory that is mapped Device and Write-Back at once, and RAM that is mapped Device",

@@ -264,7 +264,7 @@ pub(crate) struct Object<'a> {
     complete: bool,
     /// Parts of the run that were not checked, a line each.
     unchecked: &'a [String],
-    /// What no run is checked for; the same in each object.
+    /// Mistakes that no run is checked for; the same in each object.
     limits: &'static [&'static str],
     /// Instructions that `--plant` left out.
     planted: &'a [Planted],

@@ -271,7 +271,8 @@ fn too_many_no_map_ranges_are_joined_beside_what_is_reserved() {
             assert!(!covers(&kept.0), "{count}");
             let bytes = no_map.iter().map(|range| range.len()).sum::<u64>() - (count << 12);
             let line = format!(
-                "the device tree has no-map ranges in more than 128 places; {bytes} bytes between the nearest are not mapped either"
+                "the device tree has no-map ranges in more than 128 places; {bytes} bytes between the nearest are \
+                 not mapped either"
             );
             assert_eq!(warnings, Vec::from_iter((count > 128).then_some(line)));
         }

@@ -202,7 +202,7 @@ fn a_cpu_that_is_parked_is_not_left_behind() {
     ran.mentions(line);
 }
 
-/// What the last kernel left on in the CPU is named, and off: the next kernel leaves nothing on for the third.
+/// A unit that the last kernel left on in the CPU is named, and off: the next kernel leaves nothing on for the third.
 #[test]
 fn what_was_left_on_in_the_cpu_is_turned_off() {
     let lines = ["debug exceptions", "the PMU", "a timer"];
