@@ -168,17 +168,17 @@ pub(crate) fn corrupt(
     let mut largest: Option<Entry> = None;
     let ControlFlow::Continue(()) = walker::visit_all(tables, |entry| {
         let in_linear = placement.physical_address(entry.start).is_some();
-        let larger = largest.is_none_or(|largest| entry.bytes > largest.bytes);
+        let larger = || largest.is_none_or(|largest| entry.bytes > largest.bytes);
         // The last one: the first tables are those around the image, which a sample walks.
         let in_sample = || {
             let table = entry.output.0 / (entry.bytes * (entry.bytes / 8));
             entry.index != 0 && entry.index as u64 == table % SelfCheck::SHARE
         };
-        let larger = match what {
+        let wanted = || match what {
             b"sampled" => in_sample(),
-            _ => larger,
+            _ => larger(),
         };
-        if entry.kind == Kind::Leaf && in_linear && larger {
+        if entry.kind == Kind::Leaf && in_linear && wanted() {
             largest = Some(*entry);
         }
         Visit::EVERYTHING
