@@ -9,7 +9,7 @@
 //! | `loosen@1` | makes the list's first page writable when the kernel leaves |
 //! | `decay@BYTE` | changes that byte of all that is copied, after the last check |
 //! | `stays@CPU` | firmware does not switch that CPU off |
-//! | `left@1` | leaves debug exceptions, the PMU and a timer on |
+//! | `left@1` | leaves the PMU and a timer on |
 //! | `loud@NUMBER` | that interrupt stays enabled, whatever is written |
 
 use super::handoff_note::NAMES;

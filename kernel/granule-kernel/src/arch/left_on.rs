@@ -1,31 +1,27 @@
-//! Units that the last owner of a CPU may have left on in it: debug exceptions, the PMU and timers.
+//! Units that the last owner of a CPU may have left on in it: the PMU and timers. The entry code turns debug
+//! exceptions off.
 
 #![allow(unsafe_code, reason = "system registers")]
 
 use super::cpu;
 use core::arch::asm;
 
-/// MDSCR_EL1.MDE and SS: breakpoints and single steps.
-const DEBUG: u64 = 1 << 15 | 1;
 /// PMCR_EL0.E, CNTP_CTL and CNTV_CTL.ENABLE.
 const ENABLE: u64 = 1;
 
 /// Turns it off on this CPU. Returns the names of what was on; `None` for what was off.
-pub(crate) fn stop() -> [Option<&'static str>; 3] {
-    let (debug, physical, virtual_): (u64, u64, u64);
+pub(crate) fn stop() -> [Option<&'static str>; 2] {
+    let (physical, virtual_): (u64, u64);
     let mut pmu = 0_u64;
-    // SAFETY: registers of every CPU. Nothing in this kernel uses debug exceptions or the virtual timer, and the
-    // physical timer is not in use yet. At EL2 with E2H the timers' names are those of that level.
+    // SAFETY: registers of every CPU. Nothing in this kernel uses the virtual timer, and the physical timer is not in
+    // use yet. At EL2 with E2H the timers' names are those of that level.
     unsafe {
         asm!(
-            "mrs {debug}, mdscr_el1",
-            "msr mdscr_el1, xzr",
             "mrs {physical}, cntp_ctl_el0",
             "msr cntp_ctl_el0, xzr",
             "mrs {virtual_}, cntv_ctl_el0",
             "msr cntv_ctl_el0, xzr",
             "isb",
-            debug = out(reg) debug,
             physical = out(reg) physical,
             virtual_ = out(reg) virtual_,
             options(nomem, nostack, preserves_flags)
@@ -52,7 +48,6 @@ pub(crate) fn stop() -> [Option<&'static str>; 3] {
         }
     }
     [
-        (debug & DEBUG, "debug exceptions"),
         (pmu & ENABLE, "the PMU"),
         ((physical | virtual_) & ENABLE, "a timer"),
     ]

@@ -109,7 +109,7 @@ fn passed_over(consoles: &Consoles) {
 }
 
 /// Prints what the last owner of the machine left on.
-fn by_last_owner(devices: &LeftOn, on_cpu: [Option<&str>; 3]) {
+fn by_last_owner(devices: &LeftOn, on_cpu: [Option<&str>; 2]) {
     for name in on_cpu.into_iter().flatten() {
         println!("granule: {name} was left on; turned off");
     }

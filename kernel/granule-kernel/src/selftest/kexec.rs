@@ -128,13 +128,13 @@ fn spoil(kernel: &Kernel, loaded: &Loaded, words: &TestWords) {
     }
 }
 
-/// Leaves on what a debugger or a profiler does: MDSCR_EL1.MDE, PMCR_EL0.E, and the virtual timer, masked.
+/// Leaves on what a profiler does: PMCR_EL0.E, and the virtual timer, masked.
 fn leave_on() {
-    // SAFETY: interrupts are masked, no breakpoint is set, and this kernel is about to be left.
+    // SAFETY: interrupts are masked, and this kernel is about to be left.
     unsafe {
         asm!(
-            "msr mdscr_el1, {}", "msr pmcr_el0, {}", "msr cntv_ctl_el0, {}", "isb",
-            in(reg) 1_u64 << 15, in(reg) 1_u64, in(reg) 0b11_u64, options(nomem, nostack)
+            "msr pmcr_el0, {}", "msr cntv_ctl_el0, {}", "isb",
+            in(reg) 1_u64, in(reg) 0b11_u64, options(nomem, nostack)
         );
     }
 }
