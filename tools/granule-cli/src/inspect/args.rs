@@ -302,7 +302,7 @@ pub struct LintArgs {
 /// The options of `granule report`.
 #[derive(Debug, Args)]
 pub struct ReportArgs {
-    /// ELF cores, kdump files, raw images (FILE@ADDRESS[,FILE@ADDRESS...], or one with --base), or live QEMUs:
+    /// ELF cores, kdump files, raw images (FILE@ADDRESS, several with commas, or one with --base), or live QEMUs:
     /// gdb:HOST:PORT, qmp:PATH; FILE.json is taken as with --bench
     #[arg(value_name = "SOURCE", required = true, value_parser = Source::from_str)]
     pub(super) sources: Vec<Source>,
