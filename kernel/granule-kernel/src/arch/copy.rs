@@ -2,7 +2,7 @@
 //!
 //! No access is unaligned, for the code runs with the MMU off too, where all memory is Device and an unaligned
 //! access faults. The compiler's own `memcpy` keeps that rule at 4 instructions for each word, and at 22 for each
-//! word where source and destination are aligned differently; this one takes 1.4 and 6. It also leaves
+//! word where source and destination are aligned differently; this one takes 1.4 and 8. It also leaves
 //! x18 alone, which is the firmware's by UEFI's binding for AArch64, and which the compiler gives to no code here
 //! (.cargo/config.toml).
 
