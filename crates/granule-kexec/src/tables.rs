@@ -17,12 +17,10 @@ use super::segment::{PhysRange, Refusal, Segment, in_the_way};
 use core::ops::ControlFlow;
 use granule::arch::registers::{Tcr, Ttbr};
 use granule::arch::{
-    Attributes, CpuFeatures, Geometry, GeometryError, Kind, Page, Permissions, PhysicalAddress,
-    VaRange, VirtualAddress,
+    Attributes, CpuFeatures, Geometry, GeometryError, Kind, Permissions, PhysicalAddress, VaRange,
+    VirtualAddress,
 };
-use granule::table::{
-    Entry, Leaves, PageTables, Piece, TableEnvironment, TableError, Visit, publish,
-};
+use granule::table::{AnyPageTables, Leaves, Piece, TableEnvironment, TableError, Visit, publish};
 use thiserror::Error;
 
 /// The inputs of [`build`].
@@ -50,14 +48,13 @@ pub struct Needs<'a> {
 /// The value owns the tables of both halves until [`free`] consumes it. They cannot be freed twice:
 ///
 /// ```compile_fail,E0382
-/// use granule::arch::Page4K;
 /// use granule::table::TableEnvironment;
 /// use granule_kexec::{Transition, free};
 ///
 /// fn twice<E: TableEnvironment>(transition: Transition, environments: [E; 2]) {
 ///     for environment in environments {
 ///         // SAFETY: both environments reach the tables, which no CPU walks.
-///         unsafe { free::<Page4K, E>(environment, transition) };
+///         unsafe { free(environment, transition) };
 ///     }
 /// }
 /// ```
@@ -191,17 +188,17 @@ pub fn identity_geometry(
     upper.with_va_range(cpu, VaRange::Lower, bits.max(least), upper.page_size())
 }
 
-/// Builds the tables. The environment has the same type as for the caller's other tables, so the
-/// code for a page size exists only once.
+/// Builds the tables. The environment has the same type as for the caller's other tables, so their
+/// code exists only once.
 ///
 /// # Errors
 ///
 /// Fails with [`TransitionError`], after all pages were given back.
-pub fn build<P: Page, E: TableEnvironment>(
+pub fn build<E: TableEnvironment>(
     environment: E,
     needs: &Needs<'_>,
 ) -> Result<Transition, TransitionError> {
-    let code = PhysRange::new(needs.code.0, P::SIZE.bytes());
+    let code = PhysRange::new(needs.code.0, needs.upper.page_size().bytes());
     if in_the_way(needs.segments, &code).is_some() {
         return Err(TransitionError::Refused(Refusal::PageInTheWay {
             what: "relocation code",
@@ -214,7 +211,7 @@ pub fn build<P: Page, E: TableEnvironment>(
             why,
         }
     })?;
-    let mut tables = PageTables::<P, E>::new(lower, environment)?;
+    let mut tables = AnyPageTables::new(lower, environment)?;
     if let Err(why) = identity_map(&mut tables, needs) {
         tables.destroy();
         return Err(why);
@@ -233,7 +230,7 @@ pub fn build<P: Page, E: TableEnvironment>(
     if let Err(why) = linear_map(&mut tables, needs) {
         // SAFETY: the half is the tree that `begin_another` left above, in the same environment. No
         // CPU walks it.
-        unsafe { destroy::<P, E>(lower_half, tables.destroy()) };
+        unsafe { destroy(lower_half, tables.destroy()) };
         return Err(why);
     }
     let (high, mut environment) = tables.into_parts();
@@ -251,18 +248,16 @@ pub fn build<P: Page, E: TableEnvironment>(
     })
 }
 
-/// Frees the pages of tables that no CPU walks, when the next kernel is unloaded. `P` is the page size
-/// that [`build`] used.
+/// Frees the pages of tables that no CPU walks, when the next kernel is unloaded.
 ///
 /// The environment is another value than that of [`build`], so the caller vouches for it:
 ///
 /// ```compile_fail,E0133
-/// use granule::arch::Page4K;
 /// use granule::table::TableEnvironment;
 /// use granule_kexec::{Transition, free};
 ///
 /// fn elsewhere<E: TableEnvironment>(transition: Transition, other: E) {
-///     free::<Page4K, E>(other, transition);
+///     free(other, transition);
 /// }
 /// ```
 ///
@@ -270,13 +265,13 @@ pub fn build<P: Page, E: TableEnvironment>(
 ///
 /// `environment` reaches the tables, and is the one that they came from, or may have their pages. No
 /// CPU walks the tables.
-pub unsafe fn free<P: Page, E: TableEnvironment>(environment: E, transition: Transition) {
+pub unsafe fn free<E: TableEnvironment>(environment: E, transition: Transition) {
     let [lower, upper] = transition.halves;
     // SAFETY: the private `halves` are of `build` and of this value alone, which is consumed. The caller
     // vouches for the environment, and that no CPU walks them.
     unsafe {
-        if let Some(environment) = destroy::<P, E>(lower, environment) {
-            destroy::<P, E>(upper, environment);
+        if let Some(environment) = destroy(lower, environment) {
+            destroy(upper, environment);
         }
     }
 }
@@ -286,80 +281,63 @@ pub unsafe fn free<P: Page, E: TableEnvironment>(environment: E, transition: Tra
 /// # Safety
 ///
 /// The environment reaches the tables and may have their pages. No CPU walks the tree.
-unsafe fn destroy<P: Page, E: TableEnvironment>(half: Half, environment: E) -> Option<E> {
+unsafe fn destroy<E: TableEnvironment>(half: Half, environment: E) -> Option<E> {
     let Half { root, geometry } = half;
     // SAFETY: `build` alone makes a `Half`, of a tree that the library wrote and that nothing else
     // changes. The caller keeps the other conditions.
-    let tables = unsafe { PageTables::<P, E>::from_root(root, geometry, environment) };
+    let tables = unsafe { AnyPageTables::from_root(root, geometry, environment) };
     Some(tables.ok()?.destroy())
 }
 
-/// The operations on a tree of one page size, behind dynamic calls. The rest of this file therefore
-/// exists once for all page sizes.
-trait Tree {
-    fn page(&self) -> u64;
-    fn map(&mut self, piece: Piece) -> Result<(), TableError>;
-    fn each_table(&self, each: &mut dyn FnMut(PhysicalAddress));
-}
-
-impl<P: Page, E: TableEnvironment> Tree for PageTables<P, E> {
-    fn page(&self) -> u64 {
-        P::SIZE.bytes()
-    }
-
-    fn map(&mut self, piece: Piece) -> Result<(), TableError> {
-        self.map_pieces(&[piece])
-    }
-
-    fn each_table(&self, each: &mut dyn FnMut(PhysicalAddress)) {
-        each(self.root_table());
-        // A trait object, so that all visitors share one instance of the walk.
-        let visit: &mut dyn FnMut(&Entry) -> ControlFlow<(), Visit> = &mut |entry| {
-            if entry.kind == Kind::Table {
-                each(entry.output);
-            }
-            ControlFlow::Continue(Visit::Descend)
-        };
-        let _ = self.visit_all(visit);
-    }
-}
-
-fn identity_map(tree: &mut dyn Tree, needs: &Needs<'_>) -> Result<(), TransitionError> {
-    tree.map(Piece {
+fn identity_map<E: TableEnvironment>(
+    tree: &mut AnyPageTables<E>,
+    needs: &Needs<'_>,
+) -> Result<(), TransitionError> {
+    tree.map_pieces(&[Piece {
         start: VirtualAddress(needs.code.0),
         output: needs.code,
-        bytes: tree.page(),
+        bytes: needs.upper.page_size().bytes(),
         attributes: Attributes::normal(Permissions::READ_EXECUTE),
         leaves: Leaves::PAGES,
-    })?;
+    }])?;
     out_of_the_way(tree, needs.segments)
 }
 
-fn linear_map(tree: &mut dyn Tree, needs: &Needs<'_>) -> Result<(), TransitionError> {
+fn linear_map<E: TableEnvironment>(
+    tree: &mut AnyPageTables<E>,
+    needs: &Needs<'_>,
+) -> Result<(), TransitionError> {
     let written = needs.written.iter().map(|it| (it, Permissions::READ_WRITE));
     let read = needs.read.iter().map(|it| (it, Permissions::READ));
     for (extent, permissions) in written.chain(read) {
-        tree.map(Piece {
+        tree.map_pieces(&[Piece {
             start: VirtualAddress(extent.start.wrapping_add(needs.distance)),
             output: PhysicalAddress(extent.start),
             bytes: extent.bytes,
             attributes: Attributes::normal(permissions),
             leaves: Leaves::LARGEST,
-        })?;
+        }])?;
     }
     out_of_the_way(tree, needs.segments)
 }
 
 /// Checks that no table lies in a segment's destination.
-fn out_of_the_way(tree: &dyn Tree, segments: &[Segment<'_>]) -> Result<(), TransitionError> {
-    let mut first = None;
-    tree.each_table(&mut |at| {
-        let page = PhysRange::new(at.0, tree.page());
-        if first.is_none() && in_the_way(segments, &page).is_some() {
-            first = Some(at.0);
-        }
-    });
-    match first {
+fn out_of_the_way<E: TableEnvironment>(
+    tree: &AnyPageTables<E>,
+    segments: &[Segment<'_>],
+) -> Result<(), TransitionError> {
+    let bytes = tree.geometry().page_size().bytes();
+    let in_way = |table: PhysicalAddress| {
+        in_the_way(segments, &PhysRange::new(table.0, bytes)).map(|_| table.0)
+    };
+    let below = || {
+        tree.visit_all(|entry| match in_way(entry.output) {
+            Some(page) if entry.kind == Kind::Table => ControlFlow::Break(page),
+            _ => ControlFlow::Continue(Visit::Descend),
+        })
+        .break_value()
+    };
+    match in_way(tree.root_table()).or_else(below) {
         None => Ok(()),
         Some(page) => Err(TransitionError::Refused(Refusal::PageInTheWay {
             what: "transitional tables",

@@ -74,8 +74,8 @@
 //!
 //! - `linear` (default): the module [`linear`].
 //! - `space` (default): the module [`space`].
-//! - `page-4k`, `page-16k`, `page-64k` (default): the page sizes that [`table::AnyPageTables`] has code for.
-//!   A type has every size: a program without these features links what it names.
+//! - `page-4k`, `page-16k`, `page-64k` (default): with one of them alone, [`arch::AnyPage`] is that size
+//!   and folds, as its type does. With more of them or none it is the size of the geometry.
 //! - `published`: the linear map as others have published it, to measure against.
 //!
 //! [`arch`], [`table`] and `hw` are always there. The crate has no dependencies. The manifest states

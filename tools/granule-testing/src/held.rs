@@ -3,18 +3,18 @@
 
 #![allow(unsafe_code, reason = "no CPU walks the tables")]
 
-use granule::arch::Page;
+use granule::arch::PageChoice;
 use granule::table::{Live, PageTables, Stage, Stage1, TableEnvironment};
 use std::ops::{Deref, DerefMut};
 
 /// Tables that no CPU walks, also when they count as live.
 #[derive(Debug)]
-pub enum Held<P: Page, E, S: Stage = Stage1> {
+pub enum Held<P: PageChoice, E, S: Stage = Stage1> {
     Private(PageTables<P, E, S>),
     Live(Live<PageTables<P, E, S>>),
 }
 
-impl<P: Page, E: TableEnvironment, S: Stage> Held<P, E, S> {
+impl<P: PageChoice, E: TableEnvironment, S: Stage> Held<P, E, S> {
     pub fn new(tables: PageTables<P, E, S>, live: bool) -> Self {
         if live {
             // SAFETY: no CPU walks the tables in spite of the call.
@@ -25,7 +25,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> Held<P, E, S> {
     }
 }
 
-impl<P: Page, E, S: Stage> Deref for Held<P, E, S> {
+impl<P: PageChoice, E, S: Stage> Deref for Held<P, E, S> {
     type Target = PageTables<P, E, S>;
 
     fn deref(&self) -> &Self::Target {
@@ -36,7 +36,7 @@ impl<P: Page, E, S: Stage> Deref for Held<P, E, S> {
     }
 }
 
-impl<P: Page, E, S: Stage> DerefMut for Held<P, E, S> {
+impl<P: PageChoice, E, S: Stage> DerefMut for Held<P, E, S> {
     fn deref_mut(&mut self) -> &mut Self::Target {
         match self {
             Self::Private(tables) => tables,

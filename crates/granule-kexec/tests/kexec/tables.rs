@@ -48,12 +48,12 @@ struct Made {
     made: Result<Transition, TransitionError>,
 }
 
-fn make<P: Page>(needs: &Needs<'_>, budget: usize, runs: Runs) -> Made {
+fn make(needs: &Needs<'_>, budget: usize, runs: Runs) -> Made {
     let host = Host::new(&needs.upper, TABLES, 64);
     host.set_budget(budget);
     host.set_runs(runs);
     let parts = environment(&host, TlbCapabilities::BASIC);
-    let made = build::<P, _>(parts, needs);
+    let made = build(parts, needs);
     Made { host, made }
 }
 
@@ -86,7 +86,7 @@ pub fn transition() -> &'static Transition {
     MADE.get_or_init(|| {
         let cpu = cpu(false);
         let needs = needs(cpu, upper(&cpu, PageSize::K4, 48));
-        make::<Page4K>(&needs, 64, Runs::Long).made.unwrap()
+        make(&needs, 64, Runs::Long).made.unwrap()
     })
 }
 
@@ -94,7 +94,7 @@ fn exactly<P: Page>(wide: bool, va_bits: u32) {
     let cpu = cpu(wide);
     let needs = needs(cpu, upper(&cpu, P::SIZE, va_bits));
     for runs in [Runs::Long, Runs::Scattered] {
-        let Made { host, made } = make::<P>(&needs, 64, runs);
+        let Made { host, made } = make(&needs, 64, runs);
         let made = made.unwrap();
         let events = host.take_events();
         // Stores are over when the barriers come, and nobody walks: no TLBI, no other barrier.
@@ -172,7 +172,7 @@ fn exactly<P: Page>(wide: bool, va_bits: u32) {
         assert_eq!(made.distance(), needs.distance);
         let parts = environment(&host, TlbCapabilities::BASIC);
         // SAFETY: the tables are of this host, and no CPU walks them.
-        unsafe { free::<P, _>(parts, made) };
+        unsafe { free(parts, made) };
         assert_eq!(host.given_out(), 0);
     }
 }
@@ -196,7 +196,7 @@ fn exactly_what_is_asked_for_is_mapped_with_the_largest_leaves() {
 fn every_allocation_that_fails_is_refused_and_takes_nothing() {
     let cpu = cpu(false);
     let needs = needs(cpu, upper(&cpu, PageSize::K4, 48));
-    let all = make::<Page4K>(&needs, 64, Runs::Long);
+    let all = make(&needs, 64, Runs::Long);
     assert!(all.made.is_ok());
     let tables = all.host.given_out();
     assert!(tables > 6);
@@ -204,7 +204,7 @@ fn every_allocation_that_fails_is_refused_and_takes_nothing() {
         if cfg!(miri) && ![0, 1, tables - 1].contains(&budget) {
             continue;
         }
-        let Made { host, made } = make::<Page4K>(&needs, budget, Runs::Long);
+        let Made { host, made } = make(&needs, budget, Runs::Long);
         let why = made.unwrap_err();
         assert!(
             matches!(why, TransitionError::Refused(Refusal::OutOfPages { what: "transitional tables", needed }) if needed > 0),
@@ -212,7 +212,7 @@ fn every_allocation_that_fails_is_refused_and_takes_nothing() {
         );
         assert_eq!(host.given_out(), 0, "{budget} pages");
     }
-    assert!(make::<Page4K>(&needs, tables, Runs::Long).made.is_ok());
+    assert!(make(&needs, tables, Runs::Long).made.is_ok());
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn unmappable_ranges_are_refused_and_take_no_memory() {
     let all = [&twice, &half, &far, &wrap];
     for &read in &all[..if cfg!(miri) { 1 } else { all.len() }] {
         let needs = Needs { read, ..usual };
-        let Made { host, made } = make::<Page4K>(&needs, 64, Runs::Long);
+        let Made { host, made } = make(&needs, 64, Runs::Long);
         let why = made.unwrap_err();
         assert!(matches!(why, TransitionError::Table(_)), "{why}");
         assert_eq!(host.given_out(), 0);
@@ -235,7 +235,7 @@ fn unmappable_ranges_are_refused_and_take_no_memory() {
         code: PhysicalAddress(1 << 48),
         ..usual
     };
-    let Made { host, made } = make::<Page4K>(&needs, 64, Runs::Long);
+    let Made { host, made } = make(&needs, 64, Runs::Long);
     assert!(
         matches!(made, Err(TransitionError::Code { .. })),
         "{made:?}"
@@ -263,7 +263,7 @@ fn a_page_where_a_segment_is_to_be_is_refused() {
             segments: &segments,
             ..usual
         };
-        let Made { host, made } = make::<Page4K>(&needs, 64, Runs::Long);
+        let Made { host, made } = make(&needs, 64, Runs::Long);
         match made {
             Ok(_) => assert!(host.given_out() > 0),
             Err(why) => {
@@ -277,7 +277,7 @@ fn a_page_where_a_segment_is_to_be_is_refused() {
         }
         made.map_err(|why| why.to_string())
     };
-    let tables = make::<Page4K>(&usual, 64, Runs::Long).host.given_out() as u64;
+    let tables = make(&usual, 64, Runs::Long).host.given_out() as u64;
     let some: &[u64] = if cfg!(miri) {
         &[3]
     } else {
@@ -308,11 +308,7 @@ fn tcr_changes_in_the_lower_half_only() {
         let high = upper(&cpu, size, va_bits);
         let lower = identity_geometry(&cpu, &high, PhysicalAddress(CODE)).unwrap();
         let needs = needs(cpu, high);
-        let made = match size {
-            PageSize::K4 => make::<Page4K>(&needs, 64, Runs::Long),
-            PageSize::K16 => make::<Page16K>(&needs, 64, Runs::Long),
-            _ => make::<Page64K>(&needs, 64, Runs::Long),
-        };
+        let made = make(&needs, 64, Runs::Long);
         let made = made.made.unwrap();
         let user = high
             .with_va_range(&cpu, VaRange::Lower, 40, high.page_size())

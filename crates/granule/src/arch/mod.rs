@@ -36,7 +36,9 @@ pub use geometry::{Geometry, LeafSize, OutputFormat, VaRange};
 pub use geometry_error::GeometryError;
 pub use midr::MidrRange;
 pub use output_space::OutputSpace;
-pub use page_size::{Dispatch, Level, Page, Page4K, Page16K, Page64K, PageSize};
+pub use page_size::{
+    AnyPage, Dispatch, Level, Page, Page4K, Page16K, Page64K, PageChoice, PageSize,
+};
 pub use regime::Regime;
 pub use stage2::{
     Execute, Stage2Attributes, Stage2Geometry, Stage2Memory, Stage2Permissions, Vtcr, Vttbr,

@@ -1,25 +1,29 @@
 //! Page sizes as types and as values.
 //!
-//! Hot code is generic over [`Page`] and calls the `const` methods of [`PageSize`] on `P::SIZE`;
-//! the compiler folds these calls to constants. Other code takes a [`PageSize`]. Only
-//! [`PageSize::dispatch`] turns the value chosen at boot into the type. This file defines no
-//! page-size constant on purpose: a bound uses [`PageSize::MIN`] or [`PageSize::MAX`].
+//! Hot code is generic over [`Page`], or over [`PageChoice`] with [`AnyPage`] as the fourth choice. It
+//! calls the `const` methods of [`PageSize`] on the size, which the compiler folds to constants for a
+//! [`Page`]. Other code takes a [`PageSize`]. Only [`PageSize::dispatch`] turns the value chosen at
+//! boot into the type. This file defines no page-size constant on purpose: a bound uses
+//! [`PageSize::MIN`] or [`PageSize::MAX`].
 
+use super::geometry::Geometry;
 use core::fmt;
 
 /// The base-2 logarithm of a descriptor's 8 bytes.
 const DESCRIPTOR_SHIFT: u32 = 3;
 
 /// A translation granule: the size of a page and of a full translation table.
+// Each is its own shift, so that code for any size has it in a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
 #[non_exhaustive]
 pub enum PageSize {
     /// 4 KiB pages, 512 entries a table.
-    K4,
+    K4 = 12,
     /// 16 KiB pages, 2048 entries a table.
-    K16,
+    K16 = 14,
     /// 64 KiB pages, 8192 entries a table.
-    K64,
+    K64 = 16,
 }
 
 impl PageSize {
@@ -34,11 +38,7 @@ impl PageSize {
     #[must_use]
     #[inline]
     pub const fn shift(self) -> u32 {
-        match self {
-            Self::K4 => 12,
-            Self::K16 => 14,
-            Self::K64 => 16,
-        }
+        self as u32
     }
 
     /// The size in bytes: 4096, 16384 or 65536.
@@ -167,12 +167,28 @@ pub trait Dispatch {
     fn run<P: Page>(self) -> Self::Output;
 }
 
-/// A page size as a type, whose geometry the compiler folds.
+/// The page size of a tree, as its type says it: one of the three, which the compiler folds, or
+/// [`AnyPage`].
 ///
 /// Sealed: the architecture has three page sizes.
-pub trait Page: sealed::Sealed + Copy + fmt::Debug + Send + Sync + 'static {
+pub trait PageChoice: sealed::Sealed + Copy + fmt::Debug + Send + Sync + 'static {
+    /// The page size, if the type has one alone.
+    const ONLY: Option<PageSize>;
+}
+
+/// A page size as a type, whose geometry the compiler folds.
+pub trait Page: PageChoice {
     /// The same page size as a value; its `const` methods give the geometry.
     const SIZE: PageSize;
+}
+
+/// The page size of the tables with a geometry, which a type with one page size does not read.
+#[inline(always)]
+pub(crate) const fn size_of<P: PageChoice>(geometry: &Geometry) -> PageSize {
+    match P::ONLY {
+        Some(size) => size,
+        None => geometry.page_size(),
+    }
 }
 
 /// 4 KiB pages.
@@ -184,6 +200,34 @@ pub struct Page16K;
 /// 64 KiB pages.
 #[derive(Clone, Copy, Debug)]
 pub struct Page64K;
+
+/// The page size of the geometry: for a static, and for code that is compiled once for all sizes.
+///
+/// With one of the features `page-4k`, `page-16k` and `page-64k` alone it is that size and folds.
+#[derive(Clone, Copy, Debug)]
+pub struct AnyPage;
+
+impl PageChoice for Page4K {
+    const ONLY: Option<PageSize> = Some(PageSize::K4);
+}
+impl PageChoice for Page16K {
+    const ONLY: Option<PageSize> = Some(PageSize::K16);
+}
+impl PageChoice for Page64K {
+    const ONLY: Option<PageSize> = Some(PageSize::K64);
+}
+impl PageChoice for AnyPage {
+    const ONLY: Option<PageSize> = match (
+        cfg!(feature = "page-4k"),
+        cfg!(feature = "page-16k"),
+        cfg!(feature = "page-64k"),
+    ) {
+        (true, false, false) => Some(PageSize::K4),
+        (false, true, false) => Some(PageSize::K16),
+        (false, false, true) => Some(PageSize::K64),
+        _ => None,
+    };
+}
 
 impl Page for Page4K {
     const SIZE: PageSize = PageSize::K4;
@@ -200,6 +244,7 @@ mod sealed {
     impl Sealed for super::Page4K {}
     impl Sealed for super::Page16K {}
     impl Sealed for super::Page64K {}
+    impl Sealed for super::AnyPage {}
 }
 
 /// A level of translation tables. Level 3 holds pages; level -1 exists only for 52-bit input

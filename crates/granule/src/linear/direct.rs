@@ -12,7 +12,7 @@
 #![allow(unsafe_code, reason = "the arena alone owns its pages")]
 
 use crate::arch::PhysicalAddress;
-use crate::arch::page_size::{Level, Page, PageSize};
+use crate::arch::page_size::{Level, PageChoice, PageSize};
 use crate::table::{
     FreeList, FreedTable, PageTables, PhysToVirt, Piece, Reservation, TableEnvironment, TableError,
     TablePages, TableRun,
@@ -254,7 +254,7 @@ pub unsafe fn create<P, E, R>(
     arena: impl Fn(&mut E) -> Option<&mut Arena<R>>,
 ) -> Result<(), TableError>
 where
-    P: Page,
+    P: PageChoice,
     E: TableEnvironment,
     R: PhysToVirt,
 {
@@ -289,7 +289,7 @@ fn map_arena<P, E, R>(
     (first, end): (u64, u64),
 ) -> Result<(u64, u64), TableError>
 where
-    P: Page,
+    P: PageChoice,
     E: TableEnvironment,
     R: PhysToVirt,
 {
@@ -303,7 +303,7 @@ where
     let (first, end) = (first.wrapping_add(distance), end.wrapping_add(distance));
     // The cuts lie on the span of a last-level table, so that no table is written in two rounds.
     // Blocks need so few tables that the pool maps the whole piece at once.
-    let span = P::SIZE.entry_bytes(Level::L2);
+    let span = tables.size().entry_bytes(Level::L2);
     let blocks = home.leaves.top < Level::L3;
     let low = if blocks {
         home_start
@@ -324,7 +324,7 @@ where
         } else {
             // A table for each span, one more for each table's worth of those, and one a level.
             let available = arena(tables.own_environment()).map_or(0, |arena| arena.available());
-            let upper = available / P::SIZE.entries() as u64 + Level::ALL.len() as u64;
+            let upper = available / tables.size().entries() as u64 + Level::ALL.len() as u64;
             let spans = available.saturating_sub(upper).max(1);
             spans
                 .checked_mul(span)

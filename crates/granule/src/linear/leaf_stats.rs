@@ -113,7 +113,7 @@ impl LeafStats {
                 if start >= end {
                     continue;
                 }
-                let inner = (start.next_multiple_of(entry), end & !(entry - 1));
+                let inner = ((start + entry - 1) & !(entry - 1), end & !(entry - 1));
                 if inner.0 >= inner.1 {
                     // No whole entry at this level: the piece goes down unchanged.
                     if first {
@@ -131,7 +131,7 @@ impl LeafStats {
                 if inner.1 < end {
                     tail = (inner.1, end);
                 }
-                let groups = (inner.0.next_multiple_of(group), inner.1 & !(group - 1));
+                let groups = ((inner.0 + group - 1) & !(group - 1), inner.1 & !(group - 1));
                 let grouped = if group > entry {
                     groups.1.saturating_sub(groups.0)
                 } else {

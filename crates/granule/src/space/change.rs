@@ -11,14 +11,14 @@ use super::rights::Rights;
 use super::vma::{Advice, Vma};
 use super::vmas::plan::Change;
 use super::{Space, SpaceError};
-use crate::arch::page_size::Page;
+use crate::arch::page_size::PageChoice;
 use crate::arch::{Descriptor, VirtualAddress};
 use crate::table::choose::Choice;
 use crate::table::group::DIRTY;
 use crate::table::present_invalid::{SET_INVALID, SET_VALID};
 use crate::table::{BitChange, TableEnvironment};
 
-impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
+impl<P: PageChoice, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
     /// Adds a VMA of `bytes` bytes from `start`. Its pages are mapped at their first touch.
     ///
     /// # Errors
@@ -104,6 +104,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         new: Option<(Rights, u8)>,
         frames: &mut F,
     ) -> Result<(), SpaceError> {
+        self.check(frames)?;
         let (from, to) = self.tables.offsets(start, bytes)?;
         let end = VirtualAddress(start.0 + bytes);
         let new = new.map(|(rights, label)| Vma {
@@ -143,6 +144,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         bytes: u64,
         frames: &mut F,
     ) -> Result<(), SpaceError> {
+        self.check(frames)?;
         let (from, to) = self.tables.offsets(start, bytes)?;
         self.split_blocks(from, to)?;
         self.release((from, to), (from, to), frames);
@@ -170,6 +172,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         rights: Rights,
         frames: &mut F,
     ) -> Result<(), SpaceError> {
+        self.check(frames)?;
         let (from, to) = self.tables.offsets(start, bytes)?;
         let end = VirtualAddress(start.0 + bytes);
         let plan = self.vmas.plan_change(start, end, Change::Rights(rights))?;
@@ -227,8 +230,12 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         }
     }
 
-    /// Removes all VMAs and pages, and all tables except the root.
+    /// Removes all VMAs and pages, and all tables except the root. With frames of another page size it
+    /// removes nothing.
     pub fn clear(&mut self, frames: &mut F) {
+        if self.check(frames).is_err() {
+            return;
+        }
         self.vmas.clear();
         let all = (0, self.geometry().span());
         self.release(all, all, frames);
@@ -238,7 +245,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
     ///
     /// # Safety
     ///
-    /// No CPU has the root in a TTBR any more.
+    /// No CPU has the root in a TTBR any more. The frames are of this space's page size.
     pub unsafe fn destroy(mut self, frames: &mut F) -> E {
         self.clear(frames);
         // `clear` freed every table below the root, and the caller vouches that no TTBR holds the
@@ -270,7 +277,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
 
     /// Unfolds the groups that the ends of a range cut.
     fn unfold_edges(&mut self, from: u64, to: u64) {
-        let group = Self::group_bytes();
+        let group = self.group_bytes();
         for edge in [from, to] {
             if edge & (group - 1) != 0 && edge < self.geometry().span() {
                 self.unfold(edge);
@@ -278,8 +285,8 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         }
     }
 
-    pub(super) const fn group_bytes() -> u64 {
-        P::SIZE.bytes() * P::SIZE.contiguous_entries(crate::arch::Level::L3) as u64
+    pub(super) const fn group_bytes(&self) -> u64 {
+        self.size().bytes() * self.size().contiguous_entries(crate::arch::Level::L3) as u64
     }
 }
 

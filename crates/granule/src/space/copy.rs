@@ -5,12 +5,12 @@ use super::fault::{By, Fault};
 use super::frames::{UserFrames, Wanted};
 use super::vma::Vma;
 use super::{Space, SpaceError, is_writable};
-use crate::arch::page_size::{Level, Page};
+use crate::arch::page_size::{Level, PageChoice};
 use crate::arch::{Descriptor, PhysicalAddress};
 use crate::table::block::Replaced;
 use crate::table::choose::any_shared;
 use crate::table::page::{PagePlace, Slot};
-use crate::table::{FreedFrames, PageTables, TableEnvironment};
+use crate::table::{FreedFrames, TableEnvironment};
 
 /// The group behind a multiple of these bytes does not follow the one before it: it is copied page by page, unless the
 /// one on its other side is the program's own. That is one group in sixteen of 16K and of 64K pages.
@@ -25,7 +25,7 @@ struct GroupCopy {
     frame: PhysicalAddress,
 }
 
-impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
+impl<P: PageChoice, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
     /// Makes a page writable that may be shared.
     pub(super) fn first_write(
         &mut self,
@@ -51,8 +51,8 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
             self.allow_writing(offset, &place);
             self.stats.reused += 1;
             self.fold(vma, offset, slot);
-            let behind = (offset | (Self::group_bytes() - 1)) + 1;
-            if behind & (PageTables::<P, E>::block_bytes() - 1) == 0 {
+            let behind = (offset | (self.group_bytes() - 1)) + 1;
+            if behind & (self.tables.block_bytes() - 1) == 0 {
                 // A program that reaches the end of a table has probably written all of it.
                 self.merge(vma, offset);
             }
@@ -97,8 +97,10 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
     ) -> Result<(Fault, PhysicalAddress), SpaceError> {
         let frame = self.frame_in(offset, place);
         let first = self.geometry().address_of(place.entry, place.level);
-        let bytes = PageTables::<P, E>::block_bytes();
-        if !any_shared::<P>(first, bytes, |first, count| frames.sharing(first, count)) {
+        let bytes = self.tables.block_bytes();
+        if !any_shared(self.size(), first, bytes, |first, count| {
+            frames.sharing(first, count)
+        }) {
             self.allow_writing(offset, place);
             self.stats.reused += 1;
             return Ok((Fault::Reused, frame));
@@ -113,10 +115,10 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
             let PagePlace { slot, entry, .. } = self.tables.place(offset);
             return self.first_write(vma, offset, slot, entry, by, frames);
         }
-        let count = P::SIZE.contiguous_entries(Level::L3) as u64;
+        let count = self.size().contiguous_entries(Level::L3) as u64;
         if let Some(group) = self.copied_group(vma, offset, place, by, frames) {
             let replaced = Replaced {
-                offset: offset & !(Self::group_bytes() - 1),
+                offset: offset & !(self.group_bytes() - 1),
                 new: group.entry,
             };
             let old = self
@@ -127,7 +129,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         }
         let wanted = Wanted::Group {
             frames: count,
-            index: (offset >> P::SIZE.shift()) & (count - 1),
+            index: (offset >> self.size().shift()) & (count - 1),
         };
         let Some(copy) = frames.allocate(wanted) else {
             self.tables.free_new(table);
@@ -179,10 +181,10 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         by: By,
         frames: &mut F,
     ) -> Option<GroupCopy> {
-        let count = P::SIZE.contiguous_entries(Level::L3) as u64;
-        let inside = offset & (Self::group_bytes() - 1);
+        let count = self.size().contiguous_entries(Level::L3) as u64;
+        let inside = offset & (self.group_bytes() - 1);
         let from = PhysicalAddress(self.frame_in(offset, place).0 - inside);
-        let some_are_own = any_shared::<P>(from, Self::group_bytes(), |first, count| {
+        let some_are_own = any_shared(self.size(), from, self.group_bytes(), |first, count| {
             let (shared, alike) = frames.sharing(first, count);
             (!shared, alike)
         });
@@ -191,7 +193,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         }
         let first = frames.allocate_run(count)?;
         for number in 0..count {
-            let at = number << P::SIZE.shift();
+            let at = number << self.size().shift();
             frames.copy(from.wrapping_add(at), first.wrapping_add(at));
         }
         if vma.rights.execute {
@@ -212,11 +214,11 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
     /// whole, by a first touch or a copy, so a program that then writes only the first page of each group that follows
     /// has the rest of them copied in vain, as far as a multiple of [`MOST_ON_TRUST`].
     fn copies_group(&self, vma: &Vma, offset: u64, place: &PagePlace) -> bool {
-        let page = P::SIZE.bytes();
-        let inside = offset & (Self::group_bytes() - 1);
+        let page = self.size().bytes();
+        let inside = offset & (self.group_bytes() - 1);
         let beside = if inside == 0 {
             offset.checked_sub(page)
-        } else if inside + page == Self::group_bytes() {
+        } else if inside + page == self.group_bytes() {
             Some(offset + page)
         } else {
             None
@@ -248,7 +250,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
 
     fn group_is_shared(&self, slot: Slot, frames: &F) -> bool {
         let first = self.tables.group_output(slot);
-        any_shared::<P>(first, Self::group_bytes(), |first, count| {
+        any_shared(self.size(), first, self.group_bytes(), |first, count| {
             frames.sharing(first, count)
         })
     }

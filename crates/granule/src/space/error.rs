@@ -4,7 +4,7 @@
 //! EFAULT, a signal).
 
 use super::rights::Access;
-use crate::arch::VirtualAddress;
+use crate::arch::{PageSize, VirtualAddress};
 use crate::table::TableError;
 use core::fmt;
 
@@ -49,6 +49,13 @@ pub enum SpaceError {
     },
     /// The space that is to become a copy has VMAs already, or CPUs walk it.
     NotEmpty,
+    /// The frames are not of the space's page size.
+    WrongFrames {
+        /// Their page size.
+        given: PageSize,
+        /// The page size of the space.
+        page: PageSize,
+    },
 }
 
 impl From<TableError> for SpaceError {
@@ -77,6 +84,10 @@ impl fmt::Display for SpaceError {
             Self::OutOfFrames { address } => {
                 write!(f, "out of memory for the page at {address}")
             }
+            Self::WrongFrames { given, page } => write!(
+                f,
+                "the frames are for {given} pages: a space with {page} pages takes frames of that size"
+            ),
             Self::NotEmpty => write!(
                 f,
                 "only a space without VMAs that no CPU walks yet can become a copy"

@@ -8,12 +8,12 @@ use super::leaf_size::{LargestLeaf, Touch, choose};
 use super::rights::{Access, Rights};
 use super::vma::Vma;
 use super::{Space, SpaceError, is_writable};
-use crate::arch::page_size::{Level, Page};
+use crate::arch::page_size::{Level, PageChoice};
 use crate::arch::{Descriptor, PhysicalAddress, VirtualAddress};
+use crate::table::TableEnvironment;
 use crate::table::block::{BLOCK, BrokenTables};
 use crate::table::group::DIRTY;
 use crate::table::page::{PagePlace, Slot};
-use crate::table::{PageTables, TableEnvironment};
 
 /// The result of a fault. The program continues in every case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,13 +38,14 @@ pub(super) enum By {
     Kernel,
 }
 
-impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
+impl<P: PageChoice, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
     /// Handles a program's access that the tables did not allow.
     ///
     /// # Errors
     ///
     /// [`SpaceError::NotMapped`] and [`SpaceError::Denied`] are errors of the program;
-    /// [`SpaceError::OutOfFrames`] and [`SpaceError::Tables`] mean that memory has run out.
+    /// [`SpaceError::OutOfFrames`] and [`SpaceError::Tables`] mean that memory has run out. This and every
+    /// other method that takes frames fails with [`SpaceError::WrongFrames`] for those of another page size.
     pub fn fault(
         &mut self,
         address: VirtualAddress,
@@ -70,7 +71,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
     ) -> Result<PhysicalAddress, SpaceError> {
         let (_, page) = self.touch(address, access, By::Kernel, frames)?;
         Ok(PhysicalAddress(
-            page.0 + (address.0 & (P::SIZE.bytes() - 1)),
+            page.0 + (address.0 & (self.size().bytes() - 1)),
         ))
     }
 
@@ -82,6 +83,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         by: By,
         frames: &mut F,
     ) -> Result<(Fault, PhysicalAddress), SpaceError> {
+        self.check(frames)?;
         let vma = self
             .vmas
             .find_near(address)
@@ -93,7 +95,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
             .geometry()
             .offset(address)
             .ok_or(SpaceError::NotMapped { address })?
-            & !(P::SIZE.bytes() - 1);
+            & !(self.size().bytes() - 1);
         let mut place = self.tables.place(offset);
         let PagePlace { slot, entry, .. } = place;
         if !entry.is_valid() {
@@ -132,7 +134,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
             self.tables.output(place.entry)
         } else {
             let first = self.geometry().address_of(place.entry, place.level);
-            first.wrapping_add(offset & (PageTables::<P, E>::block_bytes() - 1))
+            first.wrapping_add(offset & (self.tables.block_bytes() - 1))
         }
     }
 
@@ -150,8 +152,8 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         let written = access == Access::Write;
         let mut leaf = self.leaf_for(vma, offset, place, LargestLeaf::Block);
         if leaf == LargestLeaf::Block {
-            let bytes = PageTables::<P, E>::block_bytes();
-            let count = bytes >> P::SIZE.shift();
+            let bytes = self.tables.block_bytes();
+            let count = bytes >> self.size().shift();
             let slot = self.tables.make_slot(offset, place, BLOCK)?;
             if let Some(first) = Self::new_run(vma, count, frames) {
                 let bits = self.page_bits(vma.rights, written, by == By::User);
@@ -164,16 +166,16 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
             leaf = self.leaf_for(vma, offset, place, LargestLeaf::Group);
         }
         if leaf == LargestLeaf::Group {
-            let count = P::SIZE.contiguous_entries(Level::L3) as u64;
+            let count = self.size().contiguous_entries(Level::L3) as u64;
             let slot = self.tables.make_slot(offset, place, Level::L3)?;
             if let Some(first) = Self::new_run(vma, count, frames) {
                 let entry = self.page_entry(first, vma.rights, written, by);
                 let entry = Descriptor(entry.0 | Descriptor::CONTIGUOUS);
-                let start = PageTables::<P, E>::first_of_group(slot);
+                let start = self.tables.first_of_group(slot);
                 self.tables.set_group(start, entry);
                 self.stats.groups += 1;
                 self.mapped(count);
-                return Ok(first.wrapping_add(offset & (Self::group_bytes() - 1)));
+                return Ok(first.wrapping_add(offset & (self.group_bytes() - 1)));
             }
         }
         let slot = self.tables.make_slot(offset, place, Level::L3)?;
@@ -217,7 +219,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
 
     fn touch_of(&self, vma: &Vma, offset: u64, at_most: LargestLeaf) -> Touch {
         Touch {
-            page_size: P::SIZE,
+            page_size: self.size(),
             policy: self.settings.large_leaves,
             advice: vma.advice,
             vma: (vma.start.0, vma.end.0),
@@ -302,8 +304,8 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
     /// The frame that would continue the group of a page. Its neighbours and the first member
     /// decide, because programs touch memory upward, downward, or at random.
     fn wanted(&self, vma: &Vma, offset: u64, slot: Slot) -> Wanted {
-        let page = P::SIZE.bytes();
-        let count = P::SIZE.contiguous_entries(Level::L3);
+        let page = self.size().bytes();
+        let count = self.size().contiguous_entries(Level::L3);
         let bytes = page * count as u64;
         let start = offset & !(bytes - 1);
         if !self.allows_group(vma, offset) {
@@ -351,7 +353,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
 
     /// Sets the hint on every group that lies wholly between two offsets and qualifies.
     pub(super) fn fold_between(&mut self, from: u64, to: u64) {
-        let group = Self::group_bytes();
+        let group = self.group_bytes();
         let end = to & !(group - 1);
         let mut at = from.next_multiple_of(group);
         while self.settings.large_leaves.has_groups() && at < end {
@@ -362,7 +364,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
                     if entry.is_valid() && !entry.is_contiguous() {
                         self.fold_at(at);
                     }
-                    index += P::SIZE.contiguous_entries(Level::L3);
+                    index += self.size().contiguous_entries(Level::L3);
                     at += group;
                 }
             }
@@ -383,7 +385,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
     /// Makes blocks again of the tables that lie wholly between two offsets and whose pages are all alike again, as
     /// the policy, the advice and the VMA allow.
     pub(super) fn merge_between(&mut self, from: u64, to: u64) {
-        let bytes = PageTables::<P, E>::block_bytes();
+        let bytes = self.tables.block_bytes();
         let end = to & !(bytes - 1);
         let mut at = from.next_multiple_of(bytes);
         if !self.settings.large_leaves.has_groups() || at >= end {

@@ -3,7 +3,7 @@
 use super::frames::UserFrames;
 use super::{Space, SpaceError};
 use crate::arch::Descriptor;
-use crate::arch::page_size::Page;
+use crate::arch::page_size::PageChoice;
 use crate::table::duplicate::Sharing;
 use crate::table::group::DIRTY;
 use crate::table::{BitChange, TableEnvironment};
@@ -19,7 +19,7 @@ const SHARED: Sharing = Sharing {
     more: 0,
 };
 
-impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
+impl<P: PageChoice, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
     /// Makes `child`, a new space of the same geometry, a copy of this one, with one pass over the
     /// tables and one invalidation at the end.
     ///
@@ -31,6 +31,7 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
     /// when there are not enough pages for its tables. On error `child` is empty and this space is
     /// unchanged.
     pub fn fork_into(&mut self, child: &mut Self, frames: &mut F) -> Result<(), SpaceError> {
+        self.check(frames)?;
         let used = !child.vmas.is_empty() || child.stats.resident != 0;
         if used || child.is_live() || child.geometry() != self.geometry() {
             return Err(SpaceError::NotEmpty);

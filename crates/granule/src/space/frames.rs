@@ -5,7 +5,7 @@
 
 #![allow(unsafe_code, reason = "the promise of a frame supplier")]
 
-use crate::arch::PhysicalAddress;
+use crate::arch::{PageSize, PhysicalAddress};
 use crate::table::FreedFrames;
 
 /// The frame that would suit best. It is a preference: any other frame works, and `None` means that
@@ -31,8 +31,8 @@ pub enum Wanted {
 ///
 /// # Safety
 ///
-/// A frame from [`allocate`](Self::allocate) or [`allocate_run`](Self::allocate_run) must be of the
-/// space's page size, aligned to it, below the physical address size of the space's geometry, and
+/// A frame from [`allocate`](Self::allocate) or [`allocate_run`](Self::allocate_run) must be of
+/// [`page_size`](Self::page_size), aligned to it, below the physical address size of the space's geometry, and
 /// not used otherwise while it has an owner. Both give a frame one owner, each
 /// [`share`](Self::share) adds one, and [`release`](Self::release) removes one.
 ///
@@ -48,6 +48,8 @@ pub enum Wanted {
 /// No method may panic and unwind. A space calls them in the middle of its operations, when TLBs may
 /// still hold translations that the tables do not contain any more.
 pub unsafe trait UserFrames {
+    /// The page size of all frames of this value. A space refuses frames of another size than its own.
+    fn page_size(&self) -> PageSize;
     /// A frame with one owner and undefined contents; `None` if there is none.
     fn allocate(&mut self, wanted: Wanted) -> Option<PhysicalAddress>;
     /// The first of `frames` consecutive frames, aligned to the bytes of all together, each as from

@@ -76,7 +76,7 @@ pub use vma::{Advice, Vma};
 pub use vmas::{VmaNode, Vmas};
 
 use crate::arch::bbm::BbmLevel;
-use crate::arch::page_size::{Level, Page};
+use crate::arch::page_size::{Level, PageChoice, PageSize};
 use crate::arch::registers::Ttbr;
 use crate::arch::{Attributes, Descriptor, Geometry, Permissions, PhysicalAddress, VirtualAddress};
 use crate::table::group::DIRTY;
@@ -202,7 +202,7 @@ pub struct PageState {
 /// The address space of one process. `F` gives its frames and takes them back: all calls take a
 /// value of this one type, because frames must return to the account that they came from.
 #[derive(Debug)]
-pub struct Space<'s, P: Page, E, F> {
+pub struct Space<'s, P: PageChoice, E, F> {
     tables: PageTables<P, E>,
     vmas: Vmas<'s>,
     settings: Settings,
@@ -216,7 +216,7 @@ pub struct Space<'s, P: Page, E, F> {
     unsafe_code,
     reason = "the tables of a space, live on the caller's word"
 )]
-impl<'s, P: Page, E: TableEnvironment, F: UserFrames> Space<'s, P, E, F> {
+impl<'s, P: PageChoice, E: TableEnvironment, F: UserFrames> Space<'s, P, E, F> {
     /// An empty space that no CPU walks yet. `geometry` is the geometry of the lower half; `nodes`
     /// are for the first VMAs.
     ///
@@ -258,6 +258,22 @@ impl<'s, P: Page, E: TableEnvironment, F: UserFrames> Space<'s, P, E, F> {
         // issue barriers and TLBIs.
         self.is_live()
             .then(|| unsafe { Ttbr::from_root(self.geometry(), self.tables.root_table(), asid) })
+    }
+
+    #[inline(always)]
+    const fn size(&self) -> PageSize {
+        self.tables.size()
+    }
+
+    /// Checks that frames are of this space's page size.
+    #[inline(always)]
+    fn check(&self, frames: &F) -> Result<(), SpaceError> {
+        let (given, page) = (frames.page_size(), self.size());
+        if given == page {
+            Ok(())
+        } else {
+            Err(SpaceError::WrongFrames { given, page })
+        }
     }
 
     /// The geometry of the lower half.
@@ -326,13 +342,13 @@ impl<'s, P: Page, E: TableEnvironment, F: UserFrames> Space<'s, P, E, F> {
     /// member of a group count for all of its members (RXDPXQ).
     #[must_use]
     pub fn page(&self, address: VirtualAddress) -> Option<PageState> {
-        let offset = self.geometry().offset(address)? & !(P::SIZE.bytes() - 1);
+        let offset = self.geometry().offset(address)? & !(self.size().bytes() - 1);
         let PagePlace { slot, level, entry } = self.tables.place(offset);
         if !entry.is_valid() {
             return None;
         }
         let frame = self.geometry().address_of(entry, level);
-        let inside = offset & (P::SIZE.entry_bytes(level) - 1);
+        let inside = offset & (self.size().entry_bytes(level) - 1);
         let mut state = PageState {
             frame: frame.wrapping_add(inside),
             writable: is_writable(entry),
@@ -342,8 +358,8 @@ impl<'s, P: Page, E: TableEnvironment, F: UserFrames> Space<'s, P, E, F> {
             block: !level.is_last(),
         };
         let (first, members) = if entry.is_contiguous() {
-            let members = P::SIZE.contiguous_entries(Level::L3);
-            (PageTables::<P, E>::first_of_group(slot), members)
+            let members = self.size().contiguous_entries(Level::L3);
+            (self.tables.first_of_group(slot), members)
         } else {
             (slot, 1)
         };

@@ -10,11 +10,11 @@
 use super::frames::UserFrames;
 use super::rights::Rights;
 use super::{Space, SpaceError};
-use crate::arch::page_size::{Level, Page};
+use crate::arch::page_size::{Level, PageChoice};
 use crate::arch::{Descriptor, PhysicalAddress, VirtualAddress};
 use crate::table::TableEnvironment;
 
-impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
+impl<P: PageChoice, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
     /// Maps the `bytes` bytes of frames from `first` at `start`, and adds an owner to each page of
     /// them. The program cannot write to these frames. Where the VMA allows execution, their content
     /// must be visible to instruction fetches already.
@@ -37,12 +37,13 @@ impl<P: Page, E: TableEnvironment, F: UserFrames> Space<'_, P, E, F> {
         first: PhysicalAddress,
         frames: &mut F,
     ) -> Result<(), SpaceError> {
+        self.check(frames)?;
         let (from, to) = self.tables.offsets(start, bytes)?;
         let mut at = from;
         let mut done = Ok(());
         while at < to && done.is_ok() {
             done = self.map_one_shared(at, first.wrapping_add(at - from), frames);
-            at += P::SIZE.bytes();
+            at += self.size().bytes();
         }
         self.tables.publish();
         done

@@ -17,7 +17,7 @@ use super::page::Slot;
 use super::pending::unwinding;
 use super::pending::{Invalidated, MOST_KEPT};
 use super::{BitChange, FreedFrames, PageTables, TableEnvironment, TableError, Visibility};
-use crate::arch::page_size::{Level, Page};
+use crate::arch::page_size::{Level, PageChoice, PageSize};
 use crate::arch::{Descriptor, PhysicalAddress};
 
 /// The level of blocks. A larger block would be a gibibyte and more.
@@ -45,9 +45,9 @@ pub(crate) struct Replaced {
 
 impl Replaced {
     /// The number of pages.
-    const fn count<P: Page>(self) -> usize {
+    const fn count(self, size: PageSize) -> usize {
         if self.new.is_contiguous() {
-            P::SIZE.contiguous_entries(Level::L3)
+            size.contiguous_entries(Level::L3)
         } else {
             1
         }
@@ -92,10 +92,10 @@ impl Drop for BrokenTables {
     }
 }
 
-impl<P: Page, E: TableEnvironment> PageTables<P, E> {
+impl<P: PageChoice, E: TableEnvironment> PageTables<P, E> {
     /// The bytes of a block.
-    pub(crate) const fn block_bytes() -> u64 {
-        P::SIZE.entry_bytes(BLOCK)
+    pub(crate) const fn block_bytes(&self) -> u64 {
+        self.size().entry_bytes(BLOCK)
     }
 
     /// The mapping at `at`, and its end, at most `to`: a table, a block, or a hole.
@@ -133,7 +133,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// Invalidates the TLB for the block at `offset`, the only change of the operation so far beside
     /// entries that became valid.
     fn flush_block(&mut self, offset: u64) -> Invalidated<'_, P, E> {
-        let bytes = Self::block_bytes();
+        let bytes = self.block_bytes();
         let start = offset & !(bytes - 1);
         self.pending.leaves(start, start + bytes, BLOCK, bytes);
         self.flush()
@@ -183,12 +183,12 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
 
     /// The block that begins before `edge` and ends behind it.
     fn block_with_inside(&self, edge: u64) -> Option<(u64, Slot)> {
-        if edge & (Self::block_bytes() - 1) == 0 || edge >= self.geometry.span() {
+        if edge & (self.block_bytes() - 1) == 0 || edge >= self.geometry.span() {
             return None;
         }
         let place = self.place(edge);
         let is_block = !place.level.is_last() && place.entry.is_valid();
-        is_block.then_some((edge & !(Self::block_bytes() - 1), place.slot))
+        is_block.then_some((edge & !(self.block_bytes() - 1), place.slot))
     }
 
     /// Makes `table` of the block at `slot`, in which `offset` lies: groups, and pages where one of
@@ -203,33 +203,35 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         replaced: Option<Replaced>,
     ) -> FreedFrames {
         let NewTable(table) = table;
-        let bytes = Self::block_bytes();
+        let bytes = self.block_bytes();
         let start = offset & !(bytes - 1);
         let old = self.exchange(slot.table, slot.index, Descriptor::INVALID);
         let output = self.geometry.address_of(old, BLOCK);
+        let size = self.size();
         let broken = self.flush_block(start);
         let freed = replaced.map_or(FreedFrames::none(), |replaced| {
             let first = output.wrapping_add(replaced.offset - start);
-            broken.frames(first, replaced.count::<P>() as u64)
+            broken.frames(first, replaced.count(size) as u64)
         });
         let bits = self.geometry.attribute_bits(old, BLOCK);
         let plain = Descriptor::leaf(&self.geometry, Level::L3, output, bits);
         let grouped = Descriptor(plain.0 | Descriptor::CONTIGUOUS);
-        let (how, step) = (Visibility::Private, P::SIZE.bytes());
-        self.fill(table, 0, P::SIZE.entries(), grouped, step, how);
-        let count = P::SIZE.contiguous_entries(Level::L3);
+        let (how, step) = (Visibility::Private, size.bytes());
+        self.fill(table, 0, size.entries(), grouped, step, how);
+        let count = size.contiguous_entries(Level::L3);
+        let group = self.group_bytes();
         let apart = edges
             .iter()
             .copied()
-            .filter(|edge| edge & (Self::group_bytes() - 1) != 0 && edge & !(bytes - 1) == start);
+            .filter(|edge| edge & (group - 1) != 0 && edge & !(bytes - 1) == start);
         let page = replaced.filter(|replaced| !replaced.new.is_contiguous());
         for inside in apart.chain(page.map(|replaced| replaced.offset)) {
-            let first = Self::index(inside, Level::L3) & !(count - 1);
+            let first = self.index(inside, Level::L3) & !(count - 1);
             let entry = Descriptor(plain.0.wrapping_add(first as u64 * step));
             self.fill(table, first, count, entry, step, how);
         }
         if let Some(replaced @ Replaced { offset, new }) = replaced {
-            let (index, count) = (Self::index(offset, Level::L3), replaced.count::<P>());
+            let (index, count) = (self.index(offset, Level::L3), replaced.count(size));
             self.fill(table, index, count, new, step, how);
         }
         let link = Descriptor::table(&self.geometry, table);
@@ -257,11 +259,11 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         };
         *place = (link, table);
         broken.count += 1;
-        let bytes = Self::block_bytes();
+        let bytes = self.block_bytes();
         let start = offset & !(bytes - 1);
         let how = self.visibility();
         self.store(link.table, link.index, Descriptor::INVALID, how);
-        self.pending.unlinked(P::SIZE.bytes());
+        self.pending.unlinked(self.size().bytes());
         self.pending.below(BLOCK.next());
         self.pending.within(start, start + bytes);
         true
@@ -269,11 +271,12 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
 
     /// Makes blocks in the places of these tables, after one invalidation for all of them, and frees the tables.
     pub(crate) fn make_blocks(&mut self, broken: &mut BrokenTables) {
+        let entries = self.size().entries();
         let mut invalidated = self.flush();
         for (link, table) in broken.tables.iter().copied().take(broken.count) {
             let tables = invalidated.tables();
             let mut gathered = Gathered::NONE;
-            for index in 0..P::SIZE.entries() {
+            for index in 0..entries {
                 gathered.add(tables.load(table, index));
             }
             let page = gathered.give(tables.load(table, 0));
@@ -291,16 +294,16 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     fn is_like_a_block(&self, table: PhysicalAddress) -> bool {
         let first = self.load(table, 0);
         let output = self.output(first).0;
-        if !first.is_valid() || output & (Self::block_bytes() - 1) != 0 {
+        if !first.is_valid() || output & (self.block_bytes() - 1) != 0 {
             return false;
         }
         let goes_on = |index: usize| {
             let entry = self.load(table, index);
-            let expected = comparable(first).wrapping_add((index as u64) << P::SIZE.shift());
+            let expected = comparable(first).wrapping_add((index as u64) << self.size().shift());
             entry.is_contiguous() && comparable(entry) == expected
         };
         // The ends rule out most tables.
-        let last = P::SIZE.entries() - 1;
+        let last = self.size().entries() - 1;
         goes_on(0) && goes_on(last) && (1..last).all(goes_on)
     }
 }

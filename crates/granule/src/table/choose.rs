@@ -7,7 +7,7 @@ use super::block::{BLOCK, MappedBy};
 use super::page::Slot;
 use super::{BitChange, PageTables, TableEnvironment};
 use crate::arch::PhysicalAddress;
-use crate::arch::page_size::{Level, Page};
+use crate::arch::page_size::{Level, PageChoice, PageSize};
 
 /// The change of unshared pages and the change of shared pages.
 #[derive(Clone, Copy, Debug)]
@@ -38,25 +38,26 @@ struct Run {
 }
 
 /// Whether any of the frames of `bytes` bytes from `first` on is shared.
-pub(crate) fn any_shared<P: Page>(
+pub(crate) fn any_shared(
+    size: PageSize,
     mut first: PhysicalAddress,
     bytes: u64,
     sharing: impl Fn(PhysicalAddress, u64) -> (bool, u64),
 ) -> bool {
-    let mut left = bytes >> P::SIZE.shift();
+    let mut left = bytes >> size.shift();
     while left > 0 {
         let (shared, alike) = sharing(first, left);
         if shared {
             return true;
         }
         let alike = alike.clamp(1, left);
-        first.0 += alike << P::SIZE.shift();
+        first.0 += alike << size.shift();
         left -= alike;
     }
     false
 }
 
-impl<P: Page, E: TableEnvironment> PageTables<P, E> {
+impl<P: PageChoice, E: TableEnvironment> PageTables<P, E> {
     /// Changes the pages between two offsets by a choice, and invalidates the range if a page
     /// changed: permissions may change in place (RWHZWS). `sharing` takes a run of frames. It
     /// returns whether the first one is shared, and how many from there on are alike. If both
@@ -74,12 +75,17 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
             let (mapped, next) = self.mapped_from(at, to);
             match mapped {
                 MappedBy::Pages(slot) => {
-                    let count = ((next - at) >> P::SIZE.shift()) as usize;
+                    let count = ((next - at) >> self.size().shift()) as usize;
                     pages += self.change_table(slot, count, choice, &sharing);
                 }
                 MappedBy::Block(slot, entry) => {
                     let shared = choice.alone != choice.shared
-                        && any_shared::<P>(self.block_output(entry), Self::block_bytes(), &sharing);
+                        && any_shared(
+                            self.size(),
+                            self.block_output(entry),
+                            self.block_bytes(),
+                            &sharing,
+                        );
                     let change = if shared { choice.shared } else { choice.alone };
                     blocks += self.update(slot.table, slot.index, 1, change);
                 }
@@ -88,9 +94,9 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
             at = next;
         }
         if blocks > 0 {
-            self.pending.leaves(from, to, BLOCK, Self::block_bytes());
+            self.pending.leaves(from, to, BLOCK, self.block_bytes());
             if pages > 0 {
-                self.pending.pages::<P>(from, to);
+                self.pending.pages(from, to, self.size());
             }
             self.flush();
         } else if pages > 0 {
@@ -130,7 +136,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
                 let change = if shared { choice.shared } else { choice.alone };
                 changed += self.update(table, index, pages, change);
                 index += pages;
-                output.0 += (pages as u64) << P::SIZE.shift();
+                output.0 += (pages as u64) << self.size().shift();
             }
         }
         changed
@@ -143,10 +149,10 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         run: Run,
         sharing: &impl Fn(PhysicalAddress, u64) -> (bool, u64),
     ) -> (bool, usize) {
-        let group = P::SIZE.contiguous_entries(Level::L3);
+        let group = self.size().contiguous_entries(Level::L3);
         let mut alone = 0;
         while alone < run.pages {
-            let output = PhysicalAddress(run.output.0 + ((alone as u64) << P::SIZE.shift()));
+            let output = PhysicalAddress(run.output.0 + ((alone as u64) << self.size().shift()));
             let (shared, alike) = sharing(output, (run.pages - alone) as u64);
             let alike = alone + (alike as usize).max(1);
             if alone > 0 && shared {

@@ -10,7 +10,7 @@ use super::unmap::{CLEAR, EmptyTables};
 use super::walk::{Place, Slot};
 use super::{Holes, PageTables, TableEnvironment, TableError};
 use crate::arch::PhysicalAddress;
-use crate::arch::page_size::{Level, Page};
+use crate::arch::page_size::{Level, PageChoice};
 
 /// A place in [`PageTables`] that moves from page to page ([`PageTables::cursor`]).
 ///
@@ -18,7 +18,7 @@ use crate::arch::page_size::{Level, Page};
 /// TLBIs before it returns, and moves the place to the next page. After an error the tables are
 /// unchanged and the place stays.
 #[derive(Debug)]
-pub struct PageCursor<'t, P: Page, E, S: Stage = Stage1> {
+pub struct PageCursor<'t, P: PageChoice, E, S: Stage = Stage1> {
     tables: &'t mut PageTables<P, E, S>,
     /// The offset of the page at the place.
     at: u64,
@@ -29,14 +29,14 @@ pub struct PageCursor<'t, P: Page, E, S: Stage = Stage1> {
     known: u64,
 }
 
-impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
+impl<P: PageChoice, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// A cursor at the page of `start`.
     ///
     /// # Errors
     ///
     /// [`TableError::Misaligned`], [`OutsideSpace`](TableError::OutsideSpace).
     pub fn cursor(&mut self, start: S::Input) -> Result<PageCursor<'_, P, E, S>, TableError> {
-        let (at, _) = self.offsets(start, P::SIZE.bytes())?;
+        let (at, _) = self.offsets(start, self.size().bytes())?;
         Ok(PageCursor {
             tables: self,
             at,
@@ -55,7 +55,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         }
         let place = self.place(at);
         if place.level.is_last() {
-            let end = Self::table_end(at, place.level, span);
+            let end = self.table_end(at, place.level, span);
             (place.slot.table, end)
         } else {
             (PhysicalAddress(0), 0)
@@ -63,7 +63,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     }
 }
 
-impl<P: Page, E: TableEnvironment, S: Stage> PageCursor<'_, P, E, S> {
+impl<P: PageChoice, E: TableEnvironment, S: Stage> PageCursor<'_, P, E, S> {
     /// The address of the page at the place.
     #[must_use]
     pub fn address(&self) -> S::Input {
@@ -85,7 +85,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageCursor<'_, P, E, S> {
         let page = self.find();
         if !page.is_some_and(|page| self.tables.map_entry(&page, output, bits)) {
             self.known = 0;
-            let (start, bytes) = (self.address(), P::SIZE.bytes());
+            let (start, bytes) = (self.address(), self.tables.size().bytes());
             self.tables
                 .map_range(start, output, bytes, bits, Leaves::PAGES)?;
         }
@@ -105,7 +105,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageCursor<'_, P, E, S> {
         let mut change = |page| self.tables.change_entry(&page, at, bits, EmptyTables::Keep);
         if page.is_none_or(|page| change(page) == Done::No) {
             self.known = 0;
-            let (start, bytes) = (self.address(), P::SIZE.bytes());
+            let (start, bytes) = (self.address(), self.tables.size().bytes());
             self.tables.change(start, bytes, bits, holes)?;
         }
         self.advance();
@@ -127,7 +127,8 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageCursor<'_, P, E, S> {
             Some(Done::No) | None => {
                 self.known = 0;
                 let start = self.address();
-                self.tables.unmap_range(start, P::SIZE.bytes(), empty)?;
+                self.tables
+                    .unmap_range(start, self.tables.size().bytes(), empty)?;
             }
         }
         self.advance();
@@ -139,7 +140,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageCursor<'_, P, E, S> {
     #[inline]
     pub fn advance(&mut self) {
         // A known table ends at the end of the half at the latest.
-        self.at += P::SIZE.bytes();
+        self.at += self.tables.size().bytes();
         if self.at >= self.known {
             self.known = 0;
             self.at = self.at.min(self.tables.geometry.span());
@@ -152,8 +153,8 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageCursor<'_, P, E, S> {
     ///
     /// As for [`PageTables::cursor`].
     pub fn move_to(&mut self, address: S::Input) -> Result<(), TableError> {
-        let (at, _) = self.tables.offsets(address, P::SIZE.bytes())?;
-        let table = |offset| offset >> P::SIZE.level_shift(Level::L2);
+        let (at, _) = self.tables.offsets(address, self.tables.size().bytes())?;
+        let table = |offset| offset >> self.tables.size().level_shift(Level::L2);
         if table(at) != table(self.at) {
             self.known = 0;
         }
@@ -171,7 +172,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageCursor<'_, P, E, S> {
             }
         }
         let (table, level) = (self.table, Level::L3);
-        let index = PageTables::<P, E, S>::index(self.at, level);
+        let index = self.tables.index(self.at, level);
         let entry = self.tables.load(table, index);
         let slot = Slot { table, index };
         Some(Place { slot, level, entry })

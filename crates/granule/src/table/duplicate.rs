@@ -6,7 +6,7 @@
 //! and one call of the callback, so the code decides nothing page by page.
 
 use super::{BitChange, PageTables, TableEnvironment, TableError, Visibility};
-use crate::arch::page_size::{Level, Page};
+use crate::arch::page_size::{Level, PageChoice};
 use crate::arch::{Descriptor, PhysicalAddress};
 
 /// How shared entries differ from the original ones.
@@ -25,7 +25,7 @@ struct Pass {
     pages: bool,
 }
 
-impl<P: Page, E: TableEnvironment> PageTables<P, E> {
+impl<P: PageChoice, E: TableEnvironment> PageTables<P, E> {
     /// Maps all pages of this tree in `other` too, with the entries of both trees changed by
     /// `sharing`. `other` must be empty, and no CPU may walk it. Calls `share` for each run of
     /// frames before anything else can happen to them.
@@ -52,7 +52,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         };
         let filled = self.duplicate_in(other, from, to, level, 0, &mut pass, &mut share);
         if pass.pages {
-            self.pending.some_leaves::<P>(Level::L3);
+            self.pending.some_leaves(Level::L3, self.size());
         }
         self.flush();
         filled.ok_or(exhausted)
@@ -64,7 +64,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         }
         let mut tables = 0;
         let mut index = 0;
-        while let Some(found) = self.next_mapped(table, index, P::SIZE.entries()) {
+        while let Some(found) = self.next_mapped(table, index, self.size().entries()) {
             index = found;
             let entry = self.load(table, index);
             if entry.is_table(level) {
@@ -89,8 +89,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         pass: &mut Pass,
         share: &mut impl FnMut(PhysicalAddress, u64),
     ) -> Option<()> {
-        let entries = P::SIZE.entries();
-        let bytes = P::SIZE.entry_bytes(level);
+        let entries = self.size().entries();
+        let bytes = self.size().entry_bytes(level);
         let mut index = 0;
         // After an error the other entries are still made empty, so that the tables can be walked
         // and freed.
@@ -124,7 +124,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
                     self.update(from, index, 1, pass.sharing.change);
                     self.pending.leaves(at, at + bytes, level, bytes);
                 }
-                share(self.block_output(entry), bytes >> P::SIZE.shift());
+                share(self.block_output(entry), bytes >> self.size().shift());
             }
             other.store(to, index, link, Visibility::Private);
             index += 1;
@@ -146,10 +146,10 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         share: &mut impl FnMut(PhysicalAddress, u64),
     ) -> usize {
         let sharing = pass.sharing;
-        let page = P::SIZE.bytes();
+        let page = self.size().bytes();
         let first = self.load(from, index);
         let output = self.geometry.address_of(first, Level::L3);
-        let most = self.most_in_run(output, P::SIZE.entries() - index);
+        let most = self.most_in_run(output, self.size().entries() - index);
         let count = self.run_length(from, index, Level::L3, first, most);
         let shared = sharing.change.apply(first);
         let copy = Descriptor(shared.0 | sharing.more);

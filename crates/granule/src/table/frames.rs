@@ -8,7 +8,7 @@ use super::piece::Leaves;
 use super::plan::{Part, Parts, Plan};
 use super::stage::Stage;
 use super::{PageTables, TableEnvironment, TableError};
-use crate::arch::page_size::Page;
+use crate::arch::page_size::PageChoice;
 use crate::arch::{Geometry, PhysicalAddress};
 
 /// Frames of one page that follow each other in physical memory.
@@ -89,7 +89,7 @@ impl FrameParts<'_> {
     }
 }
 
-impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
+impl<P: PageChoice, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Maps the pages from `start` on to `frames`, one after the other, all or none. Every table is
     /// written once, and one pair of barriers serves all frames. Consecutive frames get the largest
     /// leaves that `leaves` and their alignment allow.
@@ -122,10 +122,10 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         let mut rest = frames;
         while let Some(run) = rest.pop() {
             pages = pages.saturating_add(run.count);
-            self.check_output(run.first, run.count.saturating_mul(P::SIZE.bytes()))?;
+            self.check_output(run.first, run.count.saturating_mul(self.size().bytes()))?;
         }
         // A product that is cut off is still larger than every address space.
-        let bytes = pages.saturating_mul(P::SIZE.bytes()) & !(P::SIZE.bytes() - 1);
+        let bytes = pages.saturating_mul(self.size().bytes()) & !(self.size().bytes() - 1);
         let (at, _) = self.offsets(start, bytes)?;
         let mapped = self.map_parts(Parts::Frames(FrameParts {
             frames,

@@ -10,7 +10,7 @@
 use super::page::Slot;
 use super::{BitChange, FreedFrames, Liveness, PageTables, TableEnvironment};
 use crate::arch::bbm::BbmLevel;
-use crate::arch::page_size::{Level, Page};
+use crate::arch::page_size::{Level, PageChoice};
 use crate::arch::{Descriptor, PhysicalAddress};
 
 /// Software's dirty bit, bit 55: the page was written. It remains when the hardware's dirty state
@@ -64,17 +64,17 @@ impl Gathered {
     }
 }
 
-impl<P: Page, E: TableEnvironment> PageTables<P, E> {
+impl<P: PageChoice, E: TableEnvironment> PageTables<P, E> {
     /// The size in bytes of a contiguous group of pages.
-    pub(crate) const fn group_bytes() -> u64 {
-        P::SIZE.bytes() * P::SIZE.contiguous_entries(Level::L3) as u64
+    pub(crate) const fn group_bytes(&self) -> u64 {
+        self.size().bytes() * self.size().contiguous_entries(Level::L3) as u64
     }
 
     /// The entry of the first member of a page's group.
-    pub(crate) const fn first_of_group(slot: Slot) -> Slot {
+    pub(crate) const fn first_of_group(&self, slot: Slot) -> Slot {
         Slot {
             table: slot.table,
-            index: slot.index & !(P::SIZE.contiguous_entries(Level::L3) - 1),
+            index: slot.index & !(self.size().contiguous_entries(Level::L3) - 1),
         }
     }
 
@@ -82,7 +82,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// without the hint, they differ only in bits that hardware updates, and their outputs form one
     /// aligned group.
     fn foldable(&self, first: Slot) -> bool {
-        let count = P::SIZE.contiguous_entries(Level::L3);
+        let count = self.size().contiguous_entries(Level::L3);
         // Pages are usually mapped and copied in ascending or descending order, so the first and
         // last entries rule out most incomplete groups.
         if !self.load(first.table, first.index + count - 1).is_valid() {
@@ -90,11 +90,11 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         }
         let start = self.load(first.table, first.index);
         let output = self.geometry.address_of(start, Level::L3).0;
-        if !start.is_valid() || start.is_contiguous() || output & (Self::group_bytes() - 1) != 0 {
+        if !start.is_valid() || start.is_contiguous() || output & (self.group_bytes() - 1) != 0 {
             return false;
         }
         let goes_on = |member: usize| {
-            let expected = comparable(start).wrapping_add(member as u64 * P::SIZE.bytes());
+            let expected = comparable(start).wrapping_add(member as u64 * self.size().bytes());
             let entry = self.load(first.table, first.index + member);
             comparable(entry) == expected && !entry.is_contiguous()
         };
@@ -105,15 +105,15 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// it did.
     #[inline(never)]
     pub(crate) fn fold(&mut self, offset: u64, slot: Slot) -> bool {
-        let first = Self::first_of_group(slot);
-        if Self::group_bytes() > self.geometry.span() {
+        let first = self.first_of_group(slot);
+        if self.group_bytes() > self.geometry.span() {
             // An implementation may fault on a group that is larger than the space (RWMNPV).
             return false;
         }
         if !self.foldable(first) {
             return false;
         }
-        let _ = self.regroup(offset & !(Self::group_bytes() - 1), first, true, None);
+        let _ = self.regroup(offset & !(self.group_bytes() - 1), first, true, None);
         true
     }
 
@@ -126,8 +126,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         if !entry.is_contiguous() || entry.0 & BitChange::LEAVES == 0 {
             return false;
         }
-        let start = offset & !(Self::group_bytes() - 1);
-        let _ = self.regroup(start, Self::first_of_group(slot), false, None);
+        let start = offset & !(self.group_bytes() - 1);
+        let _ = self.regroup(start, self.first_of_group(slot), false, None);
         true
     }
 
@@ -139,8 +139,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         slot: Slot,
         new: Descriptor,
     ) -> FreedFrames {
-        let start = offset & !(Self::group_bytes() - 1);
-        self.regroup(start, Self::first_of_group(slot), false, Some((slot, new)))
+        let start = offset & !(self.group_bytes() - 1);
+        self.regroup(start, self.first_of_group(slot), false, Some((slot, new)))
     }
 
     /// Replaces the pages of the group of `slot` by those of another group with break-before-make (RDDMVT),
@@ -151,14 +151,14 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         slot: Slot,
         new: Descriptor,
     ) -> FreedFrames {
-        let count = P::SIZE.contiguous_entries(Level::L3);
-        let first = Self::first_of_group(slot);
+        let count = self.size().contiguous_entries(Level::L3);
+        let first = self.first_of_group(slot);
         let old = self.group_output(slot);
         for index in first.index..first.index + count {
             self.exchange(first.table, index, Descriptor::INVALID);
         }
-        let start = offset & !(Self::group_bytes() - 1);
-        let broken = self.flush_pages(start, start + Self::group_bytes());
+        let start = offset & !(self.group_bytes() - 1);
+        let broken = self.flush_pages(start, start + self.group_bytes());
         let freed = broken.frames(old, count as u64);
         self.set_group(first, new);
         self.publish();
@@ -174,7 +174,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         hint: bool,
         replaced: Option<(Slot, Descriptor)>,
     ) -> FreedFrames {
-        let count = P::SIZE.contiguous_entries(Level::L3);
+        let count = self.size().contiguous_entries(Level::L3);
         let (clear, set) = if hint {
             (0, Descriptor::CONTIGUOUS)
         } else {
@@ -188,7 +188,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
                 count,
                 BitChange { of, clear, set },
             );
-            self.flush_pages(offset, offset + Self::group_bytes());
+            self.flush_pages(offset, offset + self.group_bytes());
             return FreedFrames::none();
         }
         let mut gathered = Gathered::NONE;
@@ -205,13 +205,13 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
                 old = Some(self.geometry.address_of(entry, Level::L3));
             }
         }
-        let broken = self.flush_pages(offset, offset + Self::group_bytes());
+        let broken = self.flush_pages(offset, offset + self.group_bytes());
         let freed = old.map_or(FreedFrames::none(), |frame| broken.frames(frame, 1));
         // Members differ only in the gathered bits, so the first one and a step give all.
         let start = gathered.give(start);
         let start = Descriptor((start.0 & !clear) | set);
         let how = self.visibility();
-        let step = P::SIZE.bytes();
+        let step = self.size().bytes();
         if let Some((slot, new)) = replaced {
             let before = slot.index - first.index;
             let behind = Descriptor(start.0.wrapping_add(step * (before as u64 + 1)));
@@ -237,7 +237,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         (0..count).all(|member| {
             let entry = self.load(first.table, first.index + member);
             let same = entry.0 & !Descriptor::CONTIGUOUS == expected;
-            expected = expected.wrapping_add(P::SIZE.bytes());
+            expected = expected.wrapping_add(self.size().bytes());
             same && !entry.may_be_updated()
         })
     }
@@ -245,8 +245,8 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// Changes bits of all members of the group of `slot` in place, and invalidates the TLB for
     /// them.
     pub(crate) fn update_group(&mut self, offset: u64, slot: Slot, clear: u64, set: u64) {
-        let count = P::SIZE.contiguous_entries(Level::L3);
-        let first = Self::first_of_group(slot);
+        let count = self.size().contiguous_entries(Level::L3);
+        let first = self.first_of_group(slot);
         let of = Descriptor::VALID;
         self.update(
             first.table,
@@ -254,13 +254,13 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
             count,
             BitChange { of, clear, set },
         );
-        let start = offset & !(Self::group_bytes() - 1);
-        self.flush_pages(start, start + Self::group_bytes());
+        let start = offset & !(self.group_bytes() - 1);
+        self.flush_pages(start, start + self.group_bytes());
     }
 
     /// The output of the first member of a page's group.
     pub(crate) fn group_output(&self, slot: Slot) -> PhysicalAddress {
-        let first = Self::first_of_group(slot);
+        let first = self.first_of_group(slot);
         self.geometry
             .address_of(self.load(first.table, first.index), Level::L3)
     }

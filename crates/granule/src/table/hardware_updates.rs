@@ -12,8 +12,14 @@ use super::pending::Pending;
 use super::stage::Stage;
 use super::walk::{Place, Slot};
 use super::{BitChange, Liveness, PageTables, TableEnvironment};
-use crate::arch::page_size::{Level, Page};
+use crate::arch::page_size::{Level, PageChoice};
 use crate::arch::{Descriptor, Geometry, PhysicalAddress};
+
+/// The bits by which hardware notes an access, and those that allow it to: bit 7 is that of both stages.
+const NOTES: u64 = Descriptor::VALID
+    | Descriptor::ACCESS_FLAG
+    | Descriptor::AP_READ_ONLY
+    | Descriptor::DIRTY_MODIFIER;
 
 /// Clears the contiguous hint of leaves.
 const UNGROUP: BitChange = BitChange {
@@ -55,7 +61,7 @@ impl Noted {
     }
 }
 
-impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
+impl<P: PageChoice, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Reads the notes in the members of the group that begins at `first`, or in one leaf.
     #[inline(never)]
     pub(super) fn noted(&self, first: Slot, level: Level) -> Noted {
@@ -69,8 +75,14 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             dirty: NOTHING,
             may_change: false,
         };
-        for index in first.index..first.index + P::SIZE.contiguous_entries(level) {
-            let member = self.load(first.table, index);
+        // Neighbours are usually alike, so that most members cost a comparison.
+        let mut last = u64::MAX;
+        for index in first.index..first.index + self.size().contiguous_entries(level) {
+            let member = Descriptor(self.load(first.table, index).0 & NOTES);
+            if member.0 == last {
+                continue;
+            }
+            last = member.0;
             noted.give.set |= member.0 & Descriptor::ACCESS_FLAG;
             if self.geometry.is_dirty(member) {
                 noted.dirty = dirty_bits(&self.geometry, true);
@@ -100,11 +112,11 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         let mut at = from;
         while at < to {
             let Place { slot, level, entry } = self.place(at);
-            let (first, count) = Self::group_at(slot.index, level, entry);
-            let is_leaf = Self::is_whole(at, level, to) && entry.0 & BitChange::LEAVES != 0;
+            let (first, count) = self.group_at(slot.index, level, entry);
+            let is_leaf = self.is_whole(at, level, to) && entry.0 & BitChange::LEAVES != 0;
             let is_group = is_leaf && entry.is_contiguous();
-            if !is_group || first != slot.index || Self::whole(at, level, to) < count {
-                at = Self::end_of(at, level);
+            if !is_group || first != slot.index || self.whole(at, level, to) < count {
+                at = self.end_of(at, level);
                 continue;
             }
             let (mut any, mut all) = (false, true);
@@ -116,7 +128,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             if any && !all {
                 self.update(slot.table, first, count, writable);
             }
-            at = Self::behind(at, level, count);
+            at = self.behind(at, level, count);
         }
     }
 
@@ -124,15 +136,15 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// access flag and the dirty state that hardware noted in any of them.
     #[inline(never)]
     pub(super) fn clear_hint(&mut self, first: Slot, level: Level, offset: u64) {
-        let count = P::SIZE.contiguous_entries(level);
+        let count = self.size().contiguous_entries(level);
         let live = self.liveness == Liveness::Live;
         let mut noted = self.noted(first, level);
         self.update(first.table, first.index, count, UNGROUP);
         if live && noted.may_change {
             // Until no TLB holds the group, hardware may note a write to one member in another.
-            let end = Self::behind(offset, level, count);
+            let end = self.behind(offset, level, count);
             self.pending
-                .entries(offset, end, P::SIZE.entry_bytes(level));
+                .entries(offset, end, self.size().entry_bytes(level));
             self.flush_now();
             noted = self.noted(first, level);
         }
@@ -187,7 +199,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         if late.clear | late.set != 0 {
             // No TLBI, as in `clear_hint`, so the change is not recorded.
             let pending = core::mem::replace(&mut self.pending, Pending::NOTHING);
-            self.change_leaves(offset, Self::end_of(offset, level), late, None);
+            self.change_leaves(offset, self.end_of(offset, level), late, None);
             core::mem::replace(&mut self.pending, pending).flushed();
         }
     }

@@ -10,7 +10,7 @@ use super::hardware_updates::dirty_bits;
 use super::stage::Stage;
 use super::walk::{Place, Slot};
 use super::{BitChange, PageTables, TableEnvironment, TableError};
-use crate::arch::page_size::{Level, Page};
+use crate::arch::page_size::{Level, PageChoice};
 use crate::arch::{Descriptor, Geometry, VirtualAddress};
 
 /// The note to harvest.
@@ -85,15 +85,15 @@ impl<S: Stage> Harvesting<'_, S> {
 }
 
 /// Flushes the tree when it is dropped, so also when `found` panics.
-struct FlushedAtEnd<'t, P: Page, E: TableEnvironment, S: Stage>(&'t mut PageTables<P, E, S>);
+struct FlushedAtEnd<'t, P: PageChoice, E: TableEnvironment, S: Stage>(&'t mut PageTables<P, E, S>);
 
-impl<P: Page, E: TableEnvironment, S: Stage> Drop for FlushedAtEnd<'_, P, E, S> {
+impl<P: PageChoice, E: TableEnvironment, S: Stage> Drop for FlushedAtEnd<'_, P, E, S> {
     fn drop(&mut self) {
         self.0.flush();
     }
 }
 
-impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
+impl<P: PageChoice, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Calls `found` for each run of addresses among `bytes` bytes from `start` whose leaves have
     /// the note, with its start and bytes, and clears the note. One invalidation follows at the
     /// end.
@@ -134,17 +134,18 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         let mut at = from;
         while at < to {
             let Place { slot, level, entry } = self.place(at);
-            let end = Self::end_of(at, level);
+            let end = self.end_of(at, level);
             if !self.is_leaf(level, entry) {
                 at = end;
                 continue;
             }
-            let bytes = P::SIZE.entry_bytes(level);
+            let bytes = self.size().entry_bytes(level);
             let first = at & !(bytes - 1);
             if entry.is_contiguous() {
-                let (index, count) = Self::group_at(slot.index, level, entry);
-                let start = first - (((slot.index - index) as u64) << P::SIZE.level_shift(level));
-                at = Self::behind(start, level, count);
+                let (index, count) = self.group_at(slot.index, level, entry);
+                let start =
+                    first - (((slot.index - index) as u64) << self.size().level_shift(level));
+                at = self.behind(start, level, count);
                 if self.harvest_group(Slot { index, ..slot }, level, start, what) {
                     harvesting.add(start, at);
                 }
@@ -152,10 +153,10 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             }
             // A run of noted leaves is one update.
             let most = ((to - first).div_ceil(bytes)) as usize;
-            let most = most.min(P::SIZE.entries() - slot.index);
+            let most = most.min(self.size().entries() - slot.index);
             let noted = |number: &usize| self.is_harvested(slot, *number, level, what);
             let count = (0..most).take_while(noted).count();
-            at = Self::behind(first, level, count.max(1));
+            at = self.behind(first, level, count.max(1));
             if count > 0 {
                 self.clear_notes(slot, level, (first, at), what);
                 harvesting.add(first, at);
@@ -174,8 +175,8 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     fn harvest_group(&mut self, first: Slot, level: Level, start: u64, what: Harvest) -> bool {
         let mut any = false;
         let mut at = start;
-        for index in first.index..first.index + P::SIZE.contiguous_entries(level) {
-            let end = Self::end_of(at, level);
+        for index in first.index..first.index + self.size().contiguous_entries(level) {
+            let end = self.end_of(at, level);
             let member = Slot { index, ..first };
             if what.is_noted(&self.geometry, self.load(first.table, index)) {
                 self.clear_notes(member, level, (at, end), what);
@@ -189,11 +190,11 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Clears the notes of the leaves between two offsets, all of which have it, and records the
     /// change.
     fn clear_notes(&mut self, slot: Slot, level: Level, (from, to): (u64, u64), what: Harvest) {
-        let count = ((to - from) >> P::SIZE.level_shift(level)) as usize;
+        let count = ((to - from) >> self.size().level_shift(level)) as usize;
         let change = what.clearing(&self.geometry);
         self.update(slot.table, slot.index, count, change);
         if what != (Harvest::Accessed { invalidate: false }) {
-            let bytes = P::SIZE.entry_bytes(level);
+            let bytes = self.size().entry_bytes(level);
             self.pending.leaves(from, to, level, bytes);
         }
     }

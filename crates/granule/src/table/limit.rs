@@ -15,9 +15,9 @@ use super::stage::Stage;
 use super::walk::{Place, Slot};
 use super::{BitPattern, Liveness, PageTables, TableEnvironment, TableError};
 use crate::arch::bbm::BbmLevel;
-use crate::arch::page_size::Page;
+use crate::arch::page_size::PageChoice;
 
-impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
+impl<P: PageChoice, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Splits every leaf in `bytes` bytes from `start` that is larger than `leaves` allows, into
     /// the largest allowed leaves. A leaf or contiguous group that extends across an end of the
     /// range is split as a whole. Unmapped addresses are skipped, and present-invalid leaves stay
@@ -49,7 +49,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             if limited.is_none() {
                 break;
             }
-            at = Self::end_of(start, place.level);
+            at = self.end_of(start, place.level);
         }
         self.flush();
         limited.ok_or(exhausted)?;
@@ -69,12 +69,12 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             }
             at = if level.is_last() {
                 // Of pages only groups are too large.
-                let count = Self::whole(at, level, to);
+                let count = self.whole(at, level, to);
                 let found = self.find_unlike(slot.table, slot.index, count, BitPattern::SINGLE);
                 let found = found.filter(|_| !leaves.contiguous);
-                Self::behind(at, level, found.unwrap_or(count).max(1))
+                self.behind(at, level, found.unwrap_or(count).max(1))
             } else {
-                Self::end_of(at, level)
+                self.end_of(at, level)
             };
         }
         None
@@ -88,7 +88,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         while let Some((start, place)) = self.next_too_large(at, to, leaves) {
             self.check_limit(&place, start, leaves)?;
             let level = place.level;
-            at = Self::end_of(start, level);
+            at = self.end_of(start, level);
             if level < leaves.top {
                 let part = self.part_of(&place, start, leaves);
                 needed += self.tables_of_parts(&part, level.next(), at);
@@ -100,9 +100,9 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Checks that the rules allow splitting the leaf at `at`, and its group, on live tables.
     fn check_limit(&self, place: &Place, at: u64, leaves: Leaves) -> Result<(), TableError> {
         let Place { slot, level, entry } = *place;
-        let bytes = P::SIZE.entry_bytes(level);
+        let bytes = self.size().entry_bytes(level);
         let (part, takes) = if level < leaves.top {
-            (P::SIZE.entry_bytes(level.next()), BbmLevel::Level2)
+            (self.size().entry_bytes(level.next()), BbmLevel::Level2)
         } else {
             (bytes, BbmLevel::Level1)
         };
@@ -110,7 +110,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         if self.liveness == Liveness::Private || !entry.is_valid() || self.bbm >= takes {
             return Ok(());
         }
-        let (_, count) = Self::group_at(slot.index, level, entry);
+        let (_, count) = self.group_at(slot.index, level, entry);
         let leaf_bytes = bytes * count as u64;
         let leaf = at & !(leaf_bytes - 1);
         Err(TableError::InsideLeaf {
@@ -125,10 +125,10 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// The whole leaf at `at` as a part to map again, in leaves of the allowed size.
     fn part_of(&self, place: &Place, at: u64, leaves: Leaves) -> [Part; 1] {
         let Place { level, entry, .. } = *place;
-        let from = at & !(P::SIZE.entry_bytes(level) - 1);
+        let from = at & !(self.size().entry_bytes(level) - 1);
         [Part {
             from,
-            to: Self::end_of(at, level),
+            to: self.end_of(at, level),
             plan: Plan::of_leaf(&self.geometry, entry, level, from, leaves),
         }]
     }
@@ -137,9 +137,9 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// large.
     fn limit_leaf(&mut self, place: Place, at: u64, leaves: Leaves) -> Option<()> {
         let Place { slot, level, entry } = place;
-        let bytes = P::SIZE.entry_bytes(level);
+        let bytes = self.size().entry_bytes(level);
         if entry.is_contiguous() {
-            let (index, count) = Self::group_at(slot.index, level, entry);
+            let (index, count) = self.group_at(slot.index, level, entry);
             let group_bytes = bytes * count as u64;
             let group = at & !(group_bytes - 1);
             self.clear_hint(Slot { index, ..slot }, level, group);
@@ -159,7 +159,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         };
         let part = self.part_of(&place, at, leaves);
         let new = self.take()?;
-        let end = Self::end_of(at, level);
+        let end = self.end_of(at, level);
         let start = end - bytes;
         self.build_parts(&part, new, level.next(), end)?;
         self.link_in_place_of(old, slot, level, start, new);

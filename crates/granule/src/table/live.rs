@@ -8,10 +8,10 @@
 
 use super::stage::{Stage, Stage2};
 use super::{Liveness, PageTables, TableEnvironment, TableError};
-use crate::arch::page_size::Page;
+use crate::arch::PhysicalAddress;
+use crate::arch::page_size::PageChoice;
 use crate::arch::registers::Ttbr;
 use crate::arch::stage2::Vttbr;
-use crate::arch::{Geometry, PhysicalAddress};
 use core::ops::Deref;
 
 /// A tree of tables that CPUs may walk: [`PageTables`] after
@@ -107,7 +107,7 @@ impl<T> Live<T> {
     }
 }
 
-impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
+impl<P: PageChoice, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Makes all earlier stores visible to walkers. From here on CPUs may walk the tables, and each
     /// change issues the barriers and TLBIs that it needs.
     ///
@@ -144,7 +144,19 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     }
 }
 
-impl<P: Page, E: TableEnvironment> Live<PageTables<P, E, Stage2>> {
+impl<P: PageChoice, E: TableEnvironment> Live<PageTables<P, E>> {
+    /// The value for TTBR0 or TTBR1 that makes CPUs walk this tree of stage 1, with `asid`, which a regime
+    /// without ASIDs ignores. If another tree had the ASID before,
+    /// [`invalidate_all`](Self::invalidate_all) comes first.
+    #[must_use]
+    pub const fn ttbr(&self, asid: u16) -> Ttbr {
+        // SAFETY: the tree in the private field of `Live` is live, so its changes issue barriers and
+        // TLBIs; its fields `geometry` and `root` are private and belong together.
+        unsafe { Ttbr::from_root(&self.0.geometry, self.0.root, asid) }
+    }
+}
+
+impl<P: PageChoice, E: TableEnvironment> Live<PageTables<P, E, Stage2>> {
     /// The value for VTTBR_EL2 that makes CPUs run the guest `vmid` on this tree. If another tree
     /// had the VMID before, [`invalidate_all`](Self::invalidate_all) comes first, with this value in
     /// VTTBR_EL2.
@@ -154,101 +166,26 @@ impl<P: Page, E: TableEnvironment> Live<PageTables<P, E, Stage2>> {
     }
 }
 
-/// A tree of tables: [`PageTables`], or [`AnyPageTables`](super::AnyPageTables). Nobody else names it.
-pub trait Tree: Sized {
-    /// The shape of the address space.
-    type Geometry;
-    /// The environment.
-    type Environment;
-
-    /// [`PageTables::from_root`].
-    ///
-    /// # Safety
-    ///
-    /// As for that method.
-    unsafe fn take_over(
-        root: PhysicalAddress,
-        geometry: Self::Geometry,
-        environment: Self::Environment,
-    ) -> Result<Self, TableError>;
-    /// Sets whether CPUs may walk the tree.
-    fn set_live(&mut self, live: bool);
-    /// The root, and the shape that it has.
-    fn shape(&self) -> (PhysicalAddress, &Geometry);
-    /// [`Live::invalidate_all`].
-    fn invalidate_all(&mut self);
-    /// [`PageTables::into_parts`].
-    fn split_up(self) -> (PhysicalAddress, Self::Environment);
-}
-
-impl<P: Page, E: TableEnvironment, S: Stage> Tree for PageTables<P, E, S> {
-    type Geometry = S::Geometry;
-    type Environment = E;
-
-    unsafe fn take_over(
-        root: PhysicalAddress,
-        geometry: S::Geometry,
-        environment: E,
-    ) -> Result<Self, TableError> {
-        // SAFETY: the caller keeps the conditions.
-        unsafe { Self::from_root(root, geometry, environment) }
-    }
-
-    fn set_live(&mut self, live: bool) {
-        self.liveness = match live {
-            true => Liveness::Live,
-            false => Liveness::Private,
-        };
-    }
-
-    fn shape(&self) -> (PhysicalAddress, &Geometry) {
-        (self.root, &self.geometry)
-    }
-
-    fn invalidate_all(&mut self) {
-        self.issue_all();
-    }
-
-    fn split_up(self) -> (PhysicalAddress, E) {
-        self.into_parts()
-    }
-}
-
-impl<T: Tree> Live<T> {
+impl<P: PageChoice, E: TableEnvironment, S: Stage> Live<PageTables<P, E, S>> {
     /// Takes over the live tree below `root`.
     ///
     /// # Errors
     ///
-    /// [`TableError::WrongPageSize`] when `geometry` has another page size than the tree's type, or one
-    /// whose feature is off; the others of [`PageTables::from_root`].
+    /// Those of [`PageTables::from_root`].
     ///
     /// # Safety
     ///
     /// As for [`PageTables::from_root`] and [`PageTables::make_live`].
     pub unsafe fn from_root(
         root: PhysicalAddress,
-        geometry: T::Geometry,
-        environment: T::Environment,
+        geometry: S::Geometry,
+        environment: E,
     ) -> Result<Self, TableError> {
         // SAFETY: the caller keeps the conditions of `PageTables::from_root`, but for CPUs that
         // walk the tree. For those the tree is made live before anything changes it.
-        let mut tables = unsafe { T::take_over(root, geometry, environment)? };
-        tables.set_live(true);
+        let mut tables = unsafe { PageTables::from_root(root, geometry, environment)? };
+        tables.liveness = Liveness::Live;
         Ok(Self(tables))
-    }
-
-    /// The value for TTBR0 or TTBR1 that makes CPUs walk this tree of stage 1, with `asid`, which a regime
-    /// without ASIDs ignores. If another tree had the ASID before,
-    /// [`invalidate_all`](Self::invalidate_all) comes first.
-    #[must_use]
-    pub fn ttbr(&self, asid: u16) -> Ttbr
-    where
-        T: Tree<Geometry = Geometry>,
-    {
-        let (root, geometry) = self.0.shape();
-        // SAFETY: the tree in the private field of `Live` is live, so its changes issue barriers and
-        // TLBIs; its fields `geometry` and `root` are private and belong together.
-        unsafe { Ttbr::from_root(geometry, root, asid) }
     }
 
     /// Removes all entries of the tree from the TLBs of every CPU: those of its ASID if it
@@ -258,13 +195,13 @@ impl<T: Tree> Live<T> {
     /// An ASID or VMID that another tree had needs it before its first use, and
     /// [`retire`](Self::retire) needs it after the last.
     pub fn invalidate_all(&mut self) {
-        self.0.invalidate_all();
+        self.0.issue_all();
     }
 
     /// The address of the root table, and the environment. The tables stay as they are, and live;
     /// [`from_root`](Self::from_root) takes them over again.
-    pub fn into_parts(self) -> (PhysicalAddress, T::Environment) {
-        self.0.split_up()
+    pub fn into_parts(self) -> (PhysicalAddress, E) {
+        self.0.into_parts()
     }
 
     /// Takes the tree back from the CPUs.
@@ -274,8 +211,8 @@ impl<T: Tree> Live<T> {
     /// No TTBR of any CPU holds the root any more, and no TLB holds an entry of the tree: after the
     /// root left the last TTBR came [`invalidate_all`](Self::invalidate_all).
     #[must_use = "a tree that is not kept or destroyed is lost"]
-    pub unsafe fn retire(mut self) -> T {
-        self.0.set_live(false);
+    pub unsafe fn retire(mut self) -> PageTables<P, E, S> {
+        self.0.liveness = Liveness::Private;
         self.0
     }
 }

@@ -8,9 +8,9 @@
 
 use super::present_invalid::{SET_INVALID, SET_VALID};
 use super::walk::Place;
-use super::{Live, PageTables, TableEnvironment, TableError};
+use super::{AnyPageTables, Live, PageTables, TableEnvironment, TableError};
 use crate::arch::bbm::BbmLevel;
-use crate::arch::page_size::Page;
+use crate::arch::page_size::PageChoice;
 use crate::arch::{Geometry, PhysicalAddress, VirtualAddress};
 
 /// Makes the pages of `bytes` bytes from `start` invalid or valid again, in the tables below
@@ -32,7 +32,7 @@ use crate::arch::{Geometry, PhysicalAddress, VirtualAddress};
 /// table on the way to the pages; it allocates nothing. While this function runs, other code
 /// may change the tree, except the entries of these pages and those on the way to them. Pages that
 /// become invalid must not be in use.
-pub unsafe fn set_valid<P: Page, E: TableEnvironment>(
+pub unsafe fn set_valid<E: TableEnvironment>(
     root: PhysicalAddress,
     geometry: Geometry,
     environment: E,
@@ -42,12 +42,12 @@ pub unsafe fn set_valid<P: Page, E: TableEnvironment>(
 ) -> Result<(), TableError> {
     // SAFETY: the code below accesses only the entries of the pages and those on the way to them;
     // the caller promises that no other code changes these meanwhile.
-    let mut tables = unsafe { Live::<PageTables<P, _>>::from_root(root, geometry, environment)? };
+    let mut tables = unsafe { Live::<AnyPageTables<_>>::from_root(root, geometry, environment)? };
     // SAFETY: the caller promises that pages that become invalid are not in use.
     unsafe { tables.changes() }.set_valid_pages(start, bytes, valid)
 }
 
-impl<P: Page, E: TableEnvironment> PageTables<P, E> {
+impl<P: PageChoice, E: TableEnvironment> PageTables<P, E> {
     fn set_valid_pages(
         &mut self,
         start: VirtualAddress,
@@ -73,12 +73,12 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
                 return Err(TableError::NotMapped { address });
             }
             if !level.is_last() || entry.is_contiguous() {
-                let (_, count) = Self::group_at(slot.index, level, entry);
-                let leaf_bytes = P::SIZE.entry_bytes(level) * count as u64;
+                let (_, count) = self.group_at(slot.index, level, entry);
+                let leaf_bytes = self.size().entry_bytes(level) * count as u64;
                 let leaf = at & !(leaf_bytes - 1);
                 return Err(TableError::InsideLeaf {
                     // The first page boundary that a split would need inside the leaf.
-                    edge: self.address(from.max(leaf + P::SIZE.bytes())),
+                    edge: self.address(from.max(leaf + self.size().bytes())),
                     leaf: self.address(leaf),
                     leaf_bytes,
                     takes: if level.is_last() {
@@ -88,7 +88,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
                     },
                 });
             }
-            at = Self::end_of(at, level);
+            at = self.end_of(at, level);
         }
         Ok(())
     }

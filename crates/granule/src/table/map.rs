@@ -11,10 +11,10 @@ use super::plan::{Cursor, OUTPUT_RUN_SHIFT, Part, Parts, Plan};
 use super::stage::Stage;
 use super::walk::{Place, Slot};
 use super::{PageTables, TableEnvironment, TableError, Visibility};
-use crate::arch::page_size::{Level, Page};
+use crate::arch::page_size::{Level, PageChoice};
 use crate::arch::{Descriptor, PhysicalAddress};
 
-impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
+impl<P: PageChoice, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Maps `bytes` bytes from `start` to the physical addresses from `output` on.
     ///
     /// The range must not be mapped yet. No TLBI is issued, because an invalid entry is never
@@ -105,15 +105,15 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             let at = cursor.at;
             // The first pass found that nothing is mapped here.
             let Place { slot, level, .. } = self.place(at);
-            let mut to = Self::end_of(at, level);
-            let whole = cursor.whole_to(level, Self::table_end(at, level, span));
+            let mut to = self.end_of(at, level);
+            let whole = cursor.whole_to(level, self.table_end(at, level, span));
             if level.is_last() {
                 to = whole;
             } else if whole > at {
                 // Whole empty entries are written together, up to the next table.
-                let count = ((whole - at) >> P::SIZE.level_shift(level)) as usize;
+                let count = ((whole - at) >> self.size().level_shift(level)) as usize;
                 let table = self.find_mapped(slot.table, slot.index, count);
-                to = Self::behind(at, level, table.unwrap_or(count).max(1));
+                to = self.behind(at, level, table.unwrap_or(count).max(1));
             }
             self.write(&mut cursor, slot.table, level, to, how, link)
                 .ok_or(exhausted)?;
@@ -145,12 +145,12 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         }
         if !level.next().is_last() {
             while cursor.at < whole {
-                let end = Self::end_of(cursor.at, level);
+                let end = self.end_of(cursor.at, level);
                 self.build_child(cursor, table, level, end, link)?;
             }
             return Some(());
         }
-        let index = Self::index(at, level);
+        let index = self.index(at, level);
         self.build_pages(&cursor.plan, Slot { table, index }, at, whole, link)?;
         cursor.done_to(whole);
         Some(())
@@ -167,12 +167,12 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     ) -> Option<()> {
         let (mut at, mut index) = (at, slot.index);
         while at < end {
-            let left = ((end - at) >> P::SIZE.level_shift(Level::L2)) as usize;
+            let left = ((end - at) >> self.size().level_shift(Level::L2)) as usize;
             let run = self.take_run(left)?;
             self.fill_tables(plan, run.first, run.count, at);
             self.link_run(Slot { index, ..slot }, run.first, run.count, link);
             index += run.count;
-            at = Self::behind(at, Level::L2, run.count);
+            at = self.behind(at, Level::L2, run.count);
         }
         Some(())
     }
@@ -181,23 +181,25 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// `at` on.
     #[inline(never)]
     fn fill_tables(&mut self, plan: &Plan, first: PhysicalAddress, count: usize, at: u64) {
-        let bytes = P::SIZE.entry_bytes(Level::L2);
+        let bytes = self.size().entry_bytes(Level::L2);
         let private = Visibility::Private;
-        let (entries, hint) = plan.run(P::SIZE, Level::L3, at, at + bytes);
+        let size = self.size();
+        let group = plan.group(size, Level::L3);
+        let (entries, hint) = plan.run(size.shift(), group, at, at + bytes);
         // The common case takes no computation for each table: none begins or ends inside a group, and
         // no output crosses the format's break.
-        let last = plan.output(Self::behind(at, Level::L2, count) - 1);
+        let last = plan.output(self.behind(at, Level::L2, count) - 1);
         let crosses = (plan.output(at) ^ last) >> OUTPUT_RUN_SHIFT != 0;
-        let simple = entries == P::SIZE.entries() && !crosses;
+        let simple = entries == size.entries() && !crosses;
         let (mut child, mut at) = (first, at);
         for _ in 0..count {
             if simple {
                 let first = plan.leaf(&self.geometry, Level::L3, at, hint);
-                self.fill(child, 0, entries, first, P::SIZE.bytes(), private);
+                self.fill(child, 0, entries, first, self.size().bytes(), private);
             } else {
                 self.fill_leaves(plan, child, Level::L3, at, at + bytes, private);
             }
-            child.0 += P::SIZE.bytes();
+            child.0 += self.size().bytes();
             at += bytes;
         }
     }
@@ -206,11 +208,11 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     #[inline(never)]
     fn link_run(&mut self, slot: Slot, first: PhysicalAddress, count: usize, link: Visibility) {
         let mask = (1 << OUTPUT_RUN_SHIFT) - 1;
-        let page = P::SIZE.bytes();
+        let page = self.size().bytes();
         let mut done = 0;
         while done < count {
             let child = first.0 + done as u64 * page;
-            let before_break = (mask + 1 - (child & mask)) >> P::SIZE.shift();
+            let before_break = (mask + 1 - (child & mask)) >> self.size().shift();
             let run = (count - done).min(before_break as usize);
             let descriptor = Descriptor::table(&self.geometry, PhysicalAddress(child));
             self.fill(slot.table, slot.index + done, run, descriptor, page, link);
@@ -227,7 +229,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         end: u64,
         link: Visibility,
     ) -> Option<()> {
-        let index = Self::index(cursor.at, level);
+        let index = self.index(cursor.at, level);
         let child = self.take()?;
         self.build(cursor, child, level.next(), end)?;
         self.store(table, index, Descriptor::table(&self.geometry, child), link);
@@ -247,14 +249,14 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         let mut written = 0;
         while cursor.at < end {
             let at = cursor.at;
-            let index = Self::index(at, level);
+            let index = self.index(at, level);
             self.leave_empty(table, written, index - written);
             let to = cursor.whole_to(level, end);
-            let to = if to > at { to } else { Self::end_of(at, level) };
+            let to = if to > at { to } else { self.end_of(at, level) };
             self.write(cursor, table, level, to, private, private)?;
-            written = index + Self::whole(at, level, to);
+            written = self.index(to - 1, level) + 1;
         }
-        self.leave_empty(table, written, P::SIZE.entries() - written);
+        self.leave_empty(table, written, self.size().entries() - written);
         Some(())
     }
 
@@ -285,13 +287,15 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         end: u64,
         how: Visibility,
     ) {
-        let step = P::SIZE.entry_bytes(level);
-        let mut at = at;
+        let shift = self.size().level_shift(level);
+        let group = plan.group(self.size(), level);
+        let (mut at, mut index) = (at, self.index(at, level));
         while at < end {
-            let (count, hint) = plan.run(P::SIZE, level, at, end);
+            let (count, hint) = plan.run(shift, group, at, end);
             let first = plan.leaf(&self.geometry, level, at, hint);
-            self.fill(table, Self::index(at, level), count, first, step, how);
-            at = Self::behind(at, level, count);
+            self.fill(table, index, count, first, 1 << shift, how);
+            index += count;
+            at += (count as u64) << shift;
         }
     }
 }

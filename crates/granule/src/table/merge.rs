@@ -18,7 +18,7 @@ use super::stage::Stage;
 use super::walk::{Place, Slot};
 use super::{BitChange, Liveness, PageTables, TableEnvironment, TableError};
 use crate::arch::bbm::{BbmLevel, Change, classify};
-use crate::arch::page_size::{Level, Page};
+use crate::arch::page_size::{Level, PageChoice};
 use crate::arch::{Descriptor, Kind, PhysicalAddress};
 
 /// The result of a merge.
@@ -39,7 +39,7 @@ struct Merging {
     kept: Kept,
 }
 
-impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
+impl<P: PageChoice, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Merges like leaves in `bytes` bytes from `start`, into leaves no larger than `leaves`
     /// allows. A block or group that would extend across an end of the range is not made.
     /// Present-invalid leaves stay as they are, and so do leaves of live tables that hardware may
@@ -83,20 +83,17 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// table.
     fn tables_from(&self, place: &Place, at: u64, to: u64) -> u64 {
         let Place { slot, level, .. } = *place;
-        let mut at = at;
-        let end = Self::table_end(at, level, to);
-        let is_table = |at| {
-            self.load(slot.table, Self::index(at, level))
-                .is_table(level)
-        };
-        while at < end && (level.is_last() || !is_table(at)) {
-            at = if level.is_last() {
-                end
-            } else {
-                Self::end_of(at, level).min(end)
-            };
+        let end = self.table_end(at, level, to);
+        if level.is_last() {
+            return end;
         }
-        at
+        let (first, last) = (self.index(at, level), self.index(end - 1, level));
+        let is_table = |index: &usize| self.load(slot.table, *index).is_table(level);
+        match (first..=last).find(is_table) {
+            None => end,
+            Some(table) if table == first => at,
+            Some(table) => self.behind(at, level, table - first),
+        }
     }
 
     /// Merges a table whose entries up to `at` were looked at, if the whole range is done with it,
@@ -112,7 +109,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     ) {
         let (mut table, mut level) = (table, level);
         loop {
-            let bytes = P::SIZE.entry_bytes(level) << P::SIZE.index_bits();
+            let bytes = self.size().entry_bytes(level) << self.size().index_bits();
             let start = (at - 1) & !(bytes - 1);
             let end = start + bytes;
             if at != to && at != end {
@@ -146,7 +143,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         merging: &mut Merging,
     ) -> bool {
         let below = level.next();
-        let bytes = P::SIZE.entry_bytes(level);
+        let bytes = self.size().entry_bytes(level);
         let old = self.load(slot.table, slot.index);
         let first = self.load(child, 0);
         let output = self.geometry.address_of(first, below);
@@ -155,12 +152,12 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         if old.0 & Descriptor::RESTRICTIONS != 0
             || output.0 & (bytes - 1) != 0
             || !self.allows(level, old, block)
-            || !self.alike(child, below, 0, P::SIZE.entries(), first)
+            || !self.alike(child, below, 0, self.size().entries(), first)
         {
             return false;
         }
         self.store(slot.table, slot.index, block, self.visibility());
-        let small = P::SIZE.entry_bytes(below);
+        let small = self.size().entry_bytes(below);
         self.pending.entries(offset, offset + bytes, small);
         self.pending.unlinked(small);
         merging.merged.tables += 1;
@@ -179,21 +176,25 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         to: u64,
         merging: &mut Merging,
     ) {
-        let group = P::SIZE.contiguous_entries(level);
+        let group = self.size().contiguous_entries(level);
         let wanted = merging.leaves.contiguous && level >= merging.leaves.top;
         if group <= 1 || !wanted || !self.geometry.leaf_allowed(level) {
             return;
         }
-        let entry = P::SIZE.entry_bytes(level);
+        let entry = self.size().entry_bytes(level);
         let bytes = entry * group as u64;
-        let mut at = from.next_multiple_of(bytes);
+        let mut at = (from + bytes - 1) & !(bytes - 1);
+        let mut next = self.index(at, level);
         while at + bytes <= to {
-            let first = Self::index(at, level);
+            let (first, start) = (next, at);
+            (next, at) = (first + group, start + bytes);
             let old = self.load(table, first);
+            if old.is_contiguous() {
+                continue;
+            }
             let grouped = Descriptor(old.0 | Descriptor::CONTIGUOUS);
             let output = self.geometry.address_of(old, level);
-            if !old.is_contiguous()
-                && output.0 & (bytes - 1) == 0
+            if output.0 & (bytes - 1) == 0
                 && self.allows(level, old, grouped)
                 && self.alike(table, level, first, group, old)
             {
@@ -204,10 +205,9 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
                     set: Descriptor::CONTIGUOUS,
                 };
                 self.update(table, first, group, change);
-                self.pending.entries(at, at + bytes, entry);
+                self.pending.entries(start, at, entry);
                 merging.merged.groups += 1;
             }
-            at += bytes;
         }
     }
 
@@ -222,7 +222,8 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Whether `count` entries from `first` on are valid leaves with consecutive outputs that
     /// differ from `start`, the first one, only in the contiguous hint. Entries of live tables that
     /// hardware may update are never alike, because a merge would lose the update. Once hardware
-    /// may not update an entry, it never may until software changes it.
+    /// may not update an entry, it never may until software changes it. The output of `start` is aligned to
+    /// that of all, so that no step carries into a bit that is not an address.
     fn alike(
         &self,
         table: PhysicalAddress,
@@ -231,17 +232,16 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         count: usize,
         start: Descriptor,
     ) -> bool {
-        let step = P::SIZE.entry_bytes(level);
-        if self.liveness == Liveness::Live && self.geometry.may_be_updated(start) {
+        let step = self.size().entry_bytes(level);
+        let may_be_updated = self.liveness == Liveness::Live && self.geometry.may_be_updated(start);
+        if may_be_updated || start.kind(&self.geometry, level) != Kind::Leaf {
             return false;
         }
-        let output = self.geometry.address_of(start, level).0;
-        let bits = self.geometry.attribute_bits(start, level);
-        (0..count).all(|number| {
-            let entry = self.load(table, first + number);
-            entry.kind(&self.geometry, level) == Kind::Leaf
-                && self.geometry.address_of(entry, level).0 == output + number as u64 * step
-                && self.geometry.attribute_bits(entry, level) == bits
+        let mut expected = start.0 & !Descriptor::CONTIGUOUS;
+        (first..first + count).all(|index| {
+            let same = self.load(table, index).0 & !Descriptor::CONTIGUOUS == expected;
+            expected += step;
+            same
         })
     }
 }

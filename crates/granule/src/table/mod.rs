@@ -9,8 +9,6 @@
 //! Every operation first checks the tables, then reserves the table pages it needs, then changes
 //! entries. It completes, or it fails with a [`TableError`] and leaves the tables unchanged.
 
-#[cfg(any(feature = "page-4k", feature = "page-16k", feature = "page-64k"))]
-mod any;
 #[cfg(feature = "space")]
 pub(crate) mod block;
 #[cfg(feature = "space")]
@@ -58,8 +56,6 @@ pub(crate) mod walk;
 #[cfg(feature = "space")]
 mod zap;
 
-#[cfg(any(feature = "page-4k", feature = "page-16k", feature = "page-64k"))]
-pub use any::{AnyPageTables, ForTables};
 pub use cursor::PageCursor;
 pub use entries::{Offset, PhysToVirt};
 pub use environment::{Maintenance, Reservation, TableEnvironment, TablePages, TableRun};
@@ -81,7 +77,7 @@ pub use view::{TableView, Unread, UnreadTable};
 pub use visit::{Entry, Mapping, Visit};
 
 use crate::arch::bbm::BbmLevel;
-use crate::arch::page_size::{Level, Page};
+use crate::arch::page_size::{AnyPage, Level, PageChoice, PageSize, size_of};
 use crate::arch::{Descriptor, Geometry, PhysicalAddress, Regime, VirtualAddress};
 use core::marker::PhantomData;
 use pending::Pending;
@@ -107,7 +103,7 @@ pub(crate) enum Liveness {
 /// Public methods check each address and convert it to an offset from the base of the half. The
 /// code inside uses offsets, because they never wrap.
 #[derive(Debug)]
-pub struct PageTables<P: Page, E, S: Stage = Stage1> {
+pub struct PageTables<P: PageChoice, E, S: Stage = Stage1> {
     root: PhysicalAddress,
     geometry: Geometry,
     liveness: Liveness,
@@ -125,8 +121,60 @@ pub struct PageTables<P: Page, E, S: Stage = Stage1> {
     types: PhantomData<(P, S)>,
 }
 
+/// [`PageTables`] of a page size that is the geometry's, not the type's.
+///
+/// A static needs one type for all sizes. Its code is compiled once, so it is smaller than that of
+/// three sizes, and no shift in it is a constant: a kernel takes [`PageTables`] of a
+/// [`Page`](crate::arch::Page) where calls are many.
+///
+/// ```
+/// use granule::arch::{
+///     Attributes, CpuFeatures, Geometry, PageSize, Permissions, PhysicalAddress,
+///     Regime, VaRange, VirtualAddress,
+/// };
+/// use granule::table::{AnyPageTables, FreeList, Leaves, Live, Maintenance, Offset, TableEnvironment};
+/// use std::sync::Mutex;
+///
+/// struct Kernel(FreeList<Offset>);
+///
+/// // SAFETY: the list alone owns its pages. No CPU walks the tables in this example.
+/// unsafe impl TableEnvironment for Kernel {
+///     granule::forward!(self.0: reach allocate free);
+///     fn invalidate(&mut self, _: Maintenance) {}
+/// }
+///
+/// /// The kernel's tables, once they are built. A kernel has its own lock.
+/// static TABLES: Mutex<Option<Live<AnyPageTables<Kernel>>>> = Mutex::new(None);
+///
+/// # let mut pages = vec![0u64; 5 * 8192];
+/// # let start = PhysicalAddress(pages.as_mut_ptr().expose_provenance() as u64);
+/// # let end = PhysicalAddress(start.0 + 5 * 65536);
+/// let cpu = CpuFeatures { mmfr0: 0x0010_0005, ..CpuFeatures::NONE };
+/// // The one place where the size is said.
+/// let size = PageSize::K64;
+/// let geometry = Geometry::new(&cpu, size, 48, VaRange::Upper, Regime::El1And0)?;
+/// // SAFETY: the pages are mapped at their physical addresses, and nothing else uses them. No CPU
+/// // walks the tables in this example.
+/// let live = unsafe {
+///     let mut pages = FreeList::new(Offset::new(0), size);
+///     pages.add(start, end);
+///     AnyPageTables::new(geometry, Kernel(pages))?.make_live()
+/// };
+/// assert_eq!(live.geometry().page_size(), PageSize::K64);
+/// *TABLES.lock().unwrap() = Some(live);
+///
+/// let mut tables = TABLES.lock().unwrap();
+/// let tables = tables.as_mut().ok_or("no tables yet")?;
+/// let (base, ram) = (geometry.base(), Attributes::normal(Permissions::READ_WRITE));
+/// // SAFETY: nothing is mapped there, and the memory has no other user.
+/// unsafe { tables.changes() }.map(base, PhysicalAddress(0), 1 << 30, ram, Leaves::LARGEST)?;
+/// assert!(tables.query(VirtualAddress(base.0 + 0x1234)).is_some());
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
+pub type AnyPageTables<E> = PageTables<AnyPage, E>;
+
 #[allow(unsafe_code, reason = "the caller vouches for the leaves")]
-impl<P: Page, E: TableEnvironment> PageTables<P, E> {
+impl<P: PageChoice, E: TableEnvironment> PageTables<P, E> {
     /// Limits invalidations to one address space.
     ///
     /// # Safety
@@ -139,7 +187,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
 }
 
 #[allow(unsafe_code, reason = "the only calls into `TableEnvironment`")]
-impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
+impl<P: PageChoice, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Takes over the tree below `root`, which no CPU walks. [`Live::from_root`] takes over a live
     /// one.
     ///
@@ -220,6 +268,14 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         geometry: S::Geometry,
     ) -> Result<(PhysicalAddress, Self), (TableError, Self)> {
         let geometry: Geometry = geometry.into();
+        if geometry.page_size() != self.size() {
+            // The environment's pages are those of this tree.
+            let error = TableError::WrongPageSize {
+                geometry: geometry.page_size(),
+                page: self.size(),
+            };
+            return Err((error, self));
+        }
         // One of the pages that are held may be the last that there is for the root.
         self.release(0);
         match Self::allocate_root(&geometry, &mut self.environment) {
@@ -253,12 +309,13 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         // SAFETY: the pages are new, so nothing else uses them, and they are filled before they are
         // read.
         let mut tables = unsafe { Self::with_root(root, geometry, environment) };
+        let size = tables.size();
         for table in 0..tables.root_tables() {
-            let table = PhysicalAddress(root.0 + table as u64 * P::SIZE.bytes());
+            let table = PhysicalAddress(root.0 + table as u64 * size.bytes());
             tables.fill(
                 table,
                 0,
-                P::SIZE.entries(),
+                size.entries(),
                 Descriptor::INVALID,
                 0,
                 Visibility::Private,
@@ -269,10 +326,11 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
 
     /// Checks that a geometry is one of these types, and that the environment has pages for it.
     fn check(geometry: &Geometry, environment: &E) -> Result<(), TableError> {
-        if geometry.page_size() != P::SIZE {
+        let size = size_of::<P>(geometry);
+        if geometry.page_size() != size {
             return Err(TableError::WrongPageSize {
                 geometry: geometry.page_size(),
-                page: P::SIZE,
+                page: size,
             });
         }
         if geometry.regime() == Regime::Stage2 && !S::CONCATENATED {
@@ -281,10 +339,10 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         let Some(pages) = environment.pages() else {
             return Ok(());
         };
-        if pages.page_size != P::SIZE {
+        if pages.page_size != size {
             return Err(TableError::WrongTablePages {
                 given: pages.page_size,
-                page: P::SIZE,
+                page: size,
             });
         }
         let pa_bits = geometry.pa_bits();
@@ -370,9 +428,15 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         &mut self.environment
     }
 
+    /// The page size: a constant, unless the type is that of any.
+    #[inline(always)]
+    pub(crate) const fn size(&self) -> PageSize {
+        size_of::<P>(&self.geometry)
+    }
+
     /// Checks a range of addresses and returns its offsets in the half.
     pub(crate) fn offsets(&self, start: S::Input, bytes: u64) -> Result<(u64, u64), TableError> {
-        visit::offsets(&self.geometry, P::SIZE, S::address(start), bytes)
+        visit::offsets(&self.geometry, self.size(), S::address(start), bytes)
     }
 
     /// The virtual address at an offset in the half.
@@ -381,8 +445,8 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     }
 
     /// The index, in its table of `level`, of the entry that translates `offset`.
-    const fn index(offset: u64, level: Level) -> usize {
-        P::SIZE.index(offset, level)
+    const fn index(&self, offset: u64, level: Level) -> usize {
+        self.size().index(offset, level)
     }
 
     /// The visibility of stores into existing tables.

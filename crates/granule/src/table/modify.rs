@@ -15,7 +15,7 @@ use super::stage::Stage;
 use super::walk::{Place, Slot};
 use super::{BitChange, BitPattern, Liveness, PageTables, TableEnvironment, TableError};
 use crate::arch::bbm::{Change, classify};
-use crate::arch::page_size::{Level, Page};
+use crate::arch::page_size::{Level, PageChoice};
 use crate::arch::{Descriptor, Geometry, PhysicalAddress};
 
 /// A leaf that is broken and will be made valid again: present-invalid, with the other value of the
@@ -45,7 +45,7 @@ const fn mended(broken: Descriptor) -> Descriptor {
     Descriptor(bits | Descriptor::VALID)
 }
 
-impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
+impl<P: PageChoice, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Gives each leaf of `bytes` bytes from `start` the attributes that `modify` makes of its own. A
     /// leaf that an end of the range cuts is split first, where the rules allow it. Present-invalid
     /// leaves change and stay present-invalid. [`protect`](Self::protect) changes permissions alone,
@@ -202,7 +202,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         change: &OfLeaf<'_>,
     ) -> (BitChange, usize) {
         let Place { slot, level, entry } = *place;
-        let (index, count) = Self::group_at(slot.index, level, entry);
+        let (index, count) = self.group_at(slot.index, level, entry);
         if count == 1 {
             return (change(entry), most);
         }
@@ -210,7 +210,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         if at >= group.end {
             let noted = self.noted(Slot { index, ..slot }, level);
             group.change = change(noted.give(entry));
-            group.end = Self::behind(at, level, left);
+            group.end = self.behind(at, level, left);
         }
         (group.change, left)
     }
@@ -224,16 +224,16 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         while at < to {
             let place = self.place(at);
             let Place { slot, level, entry } = place;
-            let end = Self::end_of(at, level);
+            let end = self.end_of(at, level);
             // A leaf that is only partly in the range was not split, because it already has the
             // change.
-            if !self.is_leaf(level, entry) || !Self::is_whole(at, level, to) {
+            if !self.is_leaf(level, entry) || !self.is_whole(at, level, to) {
                 at = end;
                 continue;
             }
-            let most = Self::whole(at, level, to);
+            let most = self.whole(at, level, to);
             let (change, most) = self.change_here((at, &place), most, &mut group, change);
-            let bytes = P::SIZE.entry_bytes(level);
+            let bytes = self.size().entry_bytes(level);
             let way = self.way(level, entry, change);
             let stored = if way == Change::BreakBeforeMake {
                 breaking(level)
@@ -255,7 +255,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             if count == 0 {
                 continue;
             }
-            let behind = Self::behind(at, level, count);
+            let behind = self.behind(at, level, count);
             match way {
                 Change::Nothing => {}
                 Change::Store => {
@@ -278,7 +278,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     const fn like(&self, entry: Descriptor) -> BitPattern {
         let mask = !self
             .geometry
-            .address_bits(PhysicalAddress(!(P::SIZE.bytes() - 1)));
+            .address_bits(PhysicalAddress(!(self.size().bytes() - 1)));
         BitPattern {
             mask,
             value: entry.0 & mask,
@@ -297,11 +297,11 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             if is_broken(entry, level) {
                 let entry = mended(entry);
                 let was = Place { entry, ..place };
-                let most = Self::whole(at, level, to);
+                let most = self.whole(at, level, to);
                 let (change, _) = self.change_here((at, &was), most, &mut group, change);
                 self.store(slot.table, slot.index, change.apply(entry), how);
             }
-            at = Self::end_of(at, level);
+            at = self.end_of(at, level);
         }
     }
 }
@@ -327,12 +327,12 @@ const UNCHANGED: BitChange = BitChange {
 
 /// Makes broken leaves valid as they were when it is dropped: when the function of attributes panics. No other
 /// operation knows broken leaves.
-struct Unbroken<'t, P: Page, E: TableEnvironment, S: Stage> {
+struct Unbroken<'t, P: PageChoice, E: TableEnvironment, S: Stage> {
     tables: &'t mut PageTables<P, E, S>,
     range: (u64, u64),
 }
 
-impl<P: Page, E: TableEnvironment, S: Stage> Drop for Unbroken<'_, P, E, S> {
+impl<P: PageChoice, E: TableEnvironment, S: Stage> Drop for Unbroken<'_, P, E, S> {
     fn drop(&mut self) {
         let (from, to) = self.range;
         self.tables.mend_leaves(from, to, &|_| UNCHANGED);

@@ -13,7 +13,7 @@ use super::stage::Stage;
 use super::unmap::EmptyTables;
 use super::walk::{Place, Slot};
 use super::{BitChange, BitPattern, PageTables, TableEnvironment};
-use crate::arch::page_size::{Level, Page};
+use crate::arch::page_size::{Level, PageChoice};
 use crate::arch::{Descriptor, PhysicalAddress, tlbi};
 
 /// The most pages that a loop over single ones handles faster than the general operation.
@@ -30,7 +30,7 @@ pub(super) enum Done {
     YesAndFreed,
 }
 
-impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
+impl<P: PageChoice, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// The offset of an address in the space, and the last entry on the way there.
     #[inline(always)]
     fn near(&self, start: S::Input) -> Option<(u64, Place)> {
@@ -42,7 +42,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// its first addresses.
     #[inline(always)]
     fn is_entry(&self, start: u64, bytes: u64, level: Level) -> bool {
-        bytes == P::SIZE.entry_bytes(level)
+        bytes == self.size().entry_bytes(level)
             && start & (bytes - 1) == 0
             && self.geometry.leaf_allowed(level)
     }
@@ -50,9 +50,9 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// The number of pages of a range in the space from the offset `from` on, if it is at most `most`.
     #[inline(always)]
     fn few(&self, from: u64, bytes: u64, most: usize) -> Option<usize> {
-        let count = bytes >> P::SIZE.shift();
+        let count = bytes >> self.size().shift();
         let fits = count.wrapping_sub(1) < most as u64
-            && (from | bytes) & (P::SIZE.bytes() - 1) == 0
+            && (from | bytes) & (self.size().bytes() - 1) == 0
             && bytes <= self.geometry.span() - from;
         fits.then_some(count as usize)
     }
@@ -78,18 +78,18 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         let Some((from, place)) = self.near(start) else {
             return false;
         };
-        if !place.level.is_last() || bytes == P::SIZE.bytes() {
+        if !place.level.is_last() || bytes == self.size().bytes() {
             return place.level >= leaves.top
                 && self.is_entry(from | output.0, bytes, place.level)
                 && self.map_entry(&place, output, bits);
         }
         // No contiguous group is this small.
         let most = FEW - usize::from(leaves.contiguous);
-        let last = output.wrapping_add(bytes.wrapping_sub(P::SIZE.bytes()));
+        let last = output.wrapping_add(bytes.wrapping_sub(self.size().bytes()));
         match self.few(from, bytes, most) {
             Some(count) if self.is_near(output, last) => {
                 let Slot { table, index } = place.slot;
-                if index + count <= P::SIZE.entries() {
+                if index + count <= self.size().entries() {
                     let slot = |page| Slot {
                         table,
                         index: index + page,
@@ -135,7 +135,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         let how = self.visibility();
         for Slot { table, index } in (0..count).map(&slot) {
             self.store(table, index, page, how);
-            page.0 = page.0.wrapping_add(P::SIZE.bytes());
+            page.0 = page.0.wrapping_add(self.size().bytes());
         }
         self.publish_valid();
         true
@@ -154,21 +154,22 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// The entries of pages in two tables.
     #[inline(always)]
     fn across(&self, from: u64, count: usize) -> Option<impl Fn(usize) -> Slot + use<P, E, S>> {
-        let last = from + (((count - 1) as u64) << P::SIZE.shift());
+        let size = self.size();
+        let last = from + (((count - 1) as u64) << size.shift());
         let first = self.place(from).slot;
         let Place {
             slot: next, level, ..
         } = self.place(last);
         let slot = move |page| {
             let index = first.index + page;
-            let table = if index < P::SIZE.entries() {
+            let table = if index < size.entries() {
                 first.table
             } else {
                 next.table
             };
             Slot {
                 table,
-                index: index & (P::SIZE.entries() - 1),
+                index: index & (size.entries() - 1),
             }
         };
         level.is_last().then_some(slot)
@@ -195,7 +196,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         let Some((from, place)) = self.near(start) else {
             return false;
         };
-        if !place.level.is_last() || bytes == P::SIZE.bytes() {
+        if !place.level.is_last() || bytes == self.size().bytes() {
             return self.is_entry(from, bytes, place.level)
                 && self.change_entry(&place, from, change, empty) != Done::No;
         }
@@ -203,7 +204,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             Some(count) => {
                 let Slot { table, index } = place.slot;
                 let frees = empty == EmptyTables::Free;
-                if index + count > P::SIZE.entries() {
+                if index + count > self.size().entries() {
                     return self.change_across(from, count, change, frees);
                 }
                 let slot = |page| Slot {
@@ -253,7 +254,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         }
         self.store(slot.table, slot.index, new, self.visibility());
         if empty == EmptyTables::Free && !self.has_others(slot, level, 1) {
-            self.free_emptied(slot, level, (from, from + P::SIZE.entry_bytes(level)));
+            self.free_emptied(slot, level, (from, from + self.size().entry_bytes(level)));
             return Done::YesAndFreed;
         }
         if self.is_live() {
@@ -315,7 +316,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         let Some(slot) = self.across(from, count) else {
             return false;
         };
-        let here = P::SIZE.entries() - slot(0).index;
+        let here = self.size().entries() - slot(0).index;
         let parts = [(slot(0), here), (slot(here), count - here)];
         let stays = |(first, count): &(Slot, usize)| self.has_others(*first, Level::L3, *count);
         if frees && !parts.iter().all(stays) {
@@ -323,7 +324,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         }
         let done = self.change_few(count, slot, change);
         if done == Some(true) && self.is_live() {
-            self.flush_few(from, (count as u64) << P::SIZE.shift());
+            self.flush_few(from, (count as u64) << self.size().shift());
         }
         done.is_some()
     }
@@ -333,7 +334,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     #[inline(never)]
     fn free_emptied(&mut self, first: Slot, level: Level, (from, to): (u64, u64)) {
         if self.is_live() {
-            let bytes = P::SIZE.entry_bytes(level);
+            let bytes = self.size().entry_bytes(level);
             self.pending.leaves(from, to, level, bytes);
         }
         self.prune(first.table, level, (to, to), true);
@@ -343,7 +344,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Invalidates the TLB for one leaf.
     #[inline(never)]
     fn flush_entry(&mut self, from: u64, level: Level) {
-        let to = from + P::SIZE.entry_bytes(level);
+        let to = from + self.size().entry_bytes(level);
         self.flush_leaves(from, to, level, tlbi::of_entry);
     }
 
@@ -360,7 +361,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         let Slot { table, index } = first;
         let behind = index + count;
         let mapped = |index| self.load(table, index).0 & BitChange::LEAVES != 0;
-        (behind < P::SIZE.entries() && mapped(behind))
+        (behind < self.size().entries() && mapped(behind))
             || (index > 0 && mapped(index - 1))
             || self.is_used_outside(first, level, behind)
     }
@@ -374,7 +375,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         level == self.geometry.start_level()
             || self.find_mapped(table, 0, index).is_some()
             || self
-                .find_mapped(table, behind, P::SIZE.entries() - behind)
+                .find_mapped(table, behind, self.size().entries() - behind)
                 .is_some()
     }
 }

@@ -7,10 +7,10 @@
 
 pub(crate) use super::walk::{Place as PagePlace, Slot};
 use super::{BitChange, FreedFrames, PageTables, TableEnvironment, TableError, Visibility};
-use crate::arch::page_size::{Level, Page};
+use crate::arch::page_size::{Level, PageChoice};
 use crate::arch::{Descriptor, PhysicalAddress};
 
-impl<P: Page, E: TableEnvironment> PageTables<P, E> {
+impl<P: PageChoice, E: TableEnvironment> PageTables<P, E> {
     /// The entry of the page at `offset` and its descriptor, if there is a last-level table for it.
     pub(crate) fn page(&self, offset: u64) -> Option<(Slot, Descriptor)> {
         let (slot, _) = self.pages_from(offset, offset);
@@ -27,9 +27,9 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     pub(crate) fn pages_from(&self, at: u64, to: u64) -> (Option<Slot>, u64) {
         let PagePlace { slot, level, .. } = self.place(at);
         if level.is_last() {
-            (Some(slot), Self::table_end(at, level, to))
+            (Some(slot), self.table_end(at, level, to))
         } else {
-            (None, to.min(Self::end_of(at, level)))
+            (None, to.min(self.end_of(at, level)))
         }
     }
 
@@ -46,7 +46,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         if place.level < level {
             place.slot = Slot {
                 table: self.make_tables(offset, place, level)?,
-                index: Self::index(offset, level),
+                index: self.index(offset, level),
             };
             place.level = level;
         }
@@ -69,13 +69,13 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         }
         let private = Visibility::Private;
         let first = self.take().ok_or(exhausted)?;
-        self.leave_empty(first, 0, P::SIZE.entries());
+        self.leave_empty(first, 0, self.size().entries());
         let (mut last, mut below) = (first, level.next());
         while below < to {
             let next = self.take().ok_or(exhausted)?;
-            self.leave_empty(next, 0, P::SIZE.entries());
+            self.leave_empty(next, 0, self.size().entries());
             let link = Descriptor::table(&self.geometry, next);
-            self.store(last, Self::index(offset, below), link, private);
+            self.store(last, self.index(offset, below), link, private);
             last = next;
             below = below.next();
         }
@@ -99,17 +99,17 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     /// store is a store-release. A walker that sees some of them may take the hint for all, and the
     /// others translate as it then says.
     pub(crate) fn set_group(&mut self, first: Slot, entry: Descriptor) {
-        let count = P::SIZE.contiguous_entries(Level::L3);
+        let count = self.size().contiguous_entries(Level::L3);
         let how = self.linking();
-        let step = P::SIZE.bytes();
+        let step = self.size().bytes();
         self.fill(first.table, first.index, count, entry, step, how);
         self.pending.made_valid();
     }
 
     /// Whether no page of the group of `slot` is mapped.
     pub(crate) fn is_group_empty(&self, slot: Slot) -> bool {
-        let first = Self::first_of_group(slot);
-        let count = P::SIZE.contiguous_entries(Level::L3);
+        let first = self.first_of_group(slot);
+        let count = self.size().contiguous_entries(Level::L3);
         self.find_mapped(first.table, first.index, count).is_none()
     }
 
@@ -119,7 +119,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         let of = Descriptor::VALID;
         let change = BitChange { of, clear, set };
         self.update(slot.table, slot.index, 1, change);
-        self.flush_pages(offset, offset + P::SIZE.bytes());
+        self.flush_pages(offset, offset + self.size().bytes());
     }
 
     /// Sets a page's clear access flag. No CPU caches an entry without the flag, so the change
@@ -141,7 +141,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     pub(crate) fn replace_page(&mut self, offset: u64, slot: Slot, new: Descriptor) -> FreedFrames {
         let old = self.exchange(slot.table, slot.index, Descriptor::INVALID);
         let frame = self.output(old);
-        let broken = self.flush_pages(offset, offset + P::SIZE.bytes());
+        let broken = self.flush_pages(offset, offset + self.size().bytes());
         let freed = broken.frames(frame, 1);
         self.set_page(slot, new);
         self.publish();

@@ -27,7 +27,7 @@ pub(super) use kept::MOST_KEPT;
 
 use super::stage::{Stage, Stage1};
 use super::{BitChange, Liveness, PageTables, TableEnvironment, Visibility, flush};
-use crate::arch::page_size::{Level, Page, PageSize};
+use crate::arch::page_size::{Level, PageChoice, PageSize};
 use crate::arch::tlbi::{self, Invalidation, TlbCapabilities, TlbiOp, TlbiScope};
 use crate::arch::{Descriptor, Geometry, PhysicalAddress};
 
@@ -119,14 +119,14 @@ impl Pending {
 
     /// As [`entries`](Self::entries), for pages.
     #[cfg(feature = "space")]
-    pub(super) fn pages<P: Page>(&mut self, from: u64, to: u64) {
-        self.leaves(from, to, Level::L3, P::SIZE.bytes());
+    pub(super) fn pages(&mut self, from: u64, to: u64, size: PageSize) {
+        self.leaves(from, to, Level::L3, size.bytes());
     }
 
     /// Records a change of some leaves of `level`; [`within`](Self::within) records their offsets.
-    pub(super) fn some_leaves<P: Page>(&mut self, level: Level) {
+    pub(super) fn some_leaves(&mut self, level: Level, size: PageSize) {
         self.level(level);
-        self.smallest(P::SIZE.entry_bytes(level));
+        self.smallest(size.entry_bytes(level));
     }
 
     /// Records that leaves of any level below a table of `level` may be among the changed ones.
@@ -212,9 +212,9 @@ pub(super) const fn unwinding() -> bool {
 
 /// Proof that the TLB was invalidated for all changes of a tree, so its unlinked frames and tables
 /// may be released.
-pub(super) struct Invalidated<'t, P: Page, E, S: Stage = Stage1>(&'t mut PageTables<P, E, S>);
+pub(super) struct Invalidated<'t, P: PageChoice, E, S: Stage = Stage1>(&'t mut PageTables<P, E, S>);
 
-impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
+impl<P: PageChoice, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Ends an operation: makes all CPUs see the changes since the last flush, and frees the
     /// unlinked tables. Only this function decides what each kind of change needs:
     ///
@@ -281,13 +281,13 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
                 let what = Invalidation {
                     start: self.address(from),
                     bytes: to - from,
-                    stride: P::SIZE.entry_bytes(level),
+                    stride: self.size().entry_bytes(level),
                     scope: TlbiScope::LastLevel,
                     asid: self.asid,
                     level: Some(level),
                 };
                 let can = self.environment.capabilities();
-                let op = op(&what, &self.geometry, &can, P::SIZE);
+                let op = op(&what, &self.geometry, &can, self.size());
                 self.issue_invalidation(&what, op);
             }
         }
@@ -343,7 +343,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             } else {
                 let what = self.invalidation(&pending);
                 let can = self.environment.capabilities();
-                let op = tlbi::of_one_entry(&what, &self.geometry, &can, P::SIZE);
+                let op = tlbi::of_one_entry(&what, &self.geometry, &can, self.size());
                 self.issue_invalidation(&what, op);
             }
         }
@@ -418,7 +418,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     pub(crate) fn free_root(mut self) -> E {
         self.release(0);
         for table in 0..self.root_tables() {
-            let table = self.root.0 + table as u64 * P::SIZE.bytes();
+            let table = self.root.0 + table as u64 * self.size().bytes();
             self.environment.free(FreedTable(PhysicalAddress(table)));
         }
         self.environment
@@ -428,7 +428,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
 /// Marks a link to the next table of the chain, whose address may be zero. Bit 0 stays clear.
 const LINK: u64 = 0b10;
 
-impl<P: Page, E: TableEnvironment, S: Stage> Invalidated<'_, P, E, S> {
+impl<P: PageChoice, E: TableEnvironment, S: Stage> Invalidated<'_, P, E, S> {
     /// The tree, to change it after the invalidation.
     pub(super) const fn tables(&mut self) -> &mut PageTables<P, E, S> {
         self.0

@@ -10,7 +10,7 @@ use super::piece::{Leaves, Piece};
 use super::stage::Stage;
 use super::walk::Place;
 use super::{PageTables, TableEnvironment, TableError};
-use crate::arch::page_size::{Level, Page, PageSize};
+use crate::arch::page_size::{Level, PageChoice, PageSize, size_of};
 use crate::arch::{Descriptor, Geometry, Kind, PhysicalAddress};
 use core::marker::PhantomData;
 
@@ -151,12 +151,12 @@ impl Plan {
         Descriptor(leaf.0 ^ self.flip)
     }
 
-    /// The run of leaves of `level` from offset `at`, up to `end`, that differ by a constant step:
-    /// the number of entries, and their bits besides the plan's.
+    /// The run of leaves of a level from offset `at`, up to `end`, that differ by a constant step:
+    /// the number of entries, and their bits besides the plan's. A leaf has two to the power `shift`
+    /// bytes, and `group` is that of the level.
     #[inline(always)]
-    pub(crate) fn run(&self, size: PageSize, level: Level, at: u64, end: u64) -> (usize, u64) {
-        let group = self.group(size, level);
-        let mask = (group as u64 * size.entry_bytes(level)) - 1;
+    pub(crate) fn run(&self, shift: u32, group: usize, at: u64, end: u64) -> (usize, u64) {
+        let mask = ((group as u64) << shift) - 1;
         // Without groups each entry is one, and the hint is none: one way for both.
         let hint = if group > 1 { Descriptor::CONTIGUOUS } else { 0 };
         let (first_group, groups_end) = ((at + mask) & !mask, end & !mask);
@@ -170,7 +170,7 @@ impl Plan {
         let output = self.output(at);
         let format_break = (output | ((1 << OUTPUT_RUN_SHIFT) - 1)) + 1;
         let bytes = (stop - at).min(format_break - output);
-        ((bytes >> size.level_shift(level)) as usize, bits)
+        ((bytes >> shift) as usize, bits)
     }
 }
 
@@ -207,7 +207,7 @@ pub(super) struct Cursor<'a, P, S: Stage> {
     page: PhantomData<P>,
 }
 
-impl<'a, P: Page, S: Stage> Cursor<'a, P, S> {
+impl<'a, P: PageChoice, S: Stage> Cursor<'a, P, S> {
     pub(super) fn new(parts: Parts<'a, S>, geometry: &'a Geometry) -> Self {
         let mut cursor = Self {
             parts,
@@ -219,6 +219,11 @@ impl<'a, P: Page, S: Stage> Cursor<'a, P, S> {
         };
         cursor.next_part();
         cursor
+    }
+
+    #[inline(always)]
+    const fn size(&self) -> PageSize {
+        size_of::<P>(self.geometry)
     }
 
     /// Takes the next part.
@@ -270,7 +275,7 @@ impl<'a, P: Page, S: Stage> Cursor<'a, P, S> {
     /// Returns `at` itself if it lies inside an entry, or if the part ends inside that entry.
     #[inline(always)]
     pub(super) fn whole_to(&self, level: Level, end: u64) -> u64 {
-        let mask = P::SIZE.entry_bytes(level) - 1;
+        let mask = self.size().entry_bytes(level) - 1;
         if self.at & mask != 0 {
             return self.at;
         }
@@ -280,7 +285,7 @@ impl<'a, P: Page, S: Stage> Cursor<'a, P, S> {
     /// The number of tables that one whole entry of `level` takes.
     fn tables_of_whole_entry(&self, level: Level) -> usize {
         let levels = (self.plan.top.number() - level.number()).max(0);
-        (0..levels).fold(0, |tables, _| 1 + (tables << P::SIZE.index_bits()))
+        (0..levels).fold(0, |tables, _| 1 + (tables << self.size().index_bits()))
     }
 
     /// The number of tables that map the parts before `end` in a new table of `level`, this table
@@ -290,11 +295,11 @@ impl<'a, P: Page, S: Stage> Cursor<'a, P, S> {
         while self.at < end {
             let whole = self.whole_to(level, end);
             if whole > self.at {
-                let entries = (whole - self.at) >> P::SIZE.level_shift(level);
+                let entries = (whole - self.at) >> self.size().level_shift(level);
                 tables += entries as usize * self.tables_of_whole_entry(level);
                 self.done_to(whole);
             } else {
-                let bytes = P::SIZE.entry_bytes(level);
+                let bytes = self.size().entry_bytes(level);
                 let entry_end = (self.at | (bytes - 1)) + 1;
                 tables += self.tables_in_new(level.next(), entry_end);
             }
@@ -303,7 +308,7 @@ impl<'a, P: Page, S: Stage> Cursor<'a, P, S> {
     }
 }
 
-impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
+impl<P: PageChoice, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Checks that pieces ascend and lie in the space, and that there are such outputs.
     pub(super) fn check_pieces(
         &self,
@@ -329,7 +334,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         start: PhysicalAddress,
         bytes: u64,
     ) -> Result<(), TableError> {
-        let page_size = P::SIZE;
+        let page_size = self.size();
         if start.0 & (page_size.bytes() - 1) != 0 {
             return Err(TableError::Misaligned {
                 value: start.0,
@@ -357,22 +362,22 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             let Place { slot, level, entry } = self.place(at);
             let found = match entry.kind(&self.geometry, level) {
                 Kind::Invalid => {
-                    let whole = cursor.whole_to(level, Self::table_end(at, level, span));
+                    let whole = cursor.whole_to(level, self.table_end(at, level, span));
                     if whole == at {
-                        needed += cursor.tables_in_new(level.next(), Self::end_of(at, level));
+                        needed += cursor.tables_in_new(level.next(), self.end_of(at, level));
                         continue;
                     }
                     // Whole empty entries are counted together, up to the next table.
-                    let most = ((whole - at) >> P::SIZE.level_shift(level)) as usize;
+                    let most = ((whole - at) >> self.size().level_shift(level)) as usize;
                     let found = self.find_mapped(slot.table, slot.index, most);
                     let empty = found.unwrap_or(most);
                     if !level.is_last() {
                         let empty = empty.max(1);
                         needed += empty * cursor.tables_of_whole_entry(level);
-                        cursor.done_to(Self::behind(at, level, empty));
+                        cursor.done_to(self.behind(at, level, empty));
                         continue;
                     }
-                    let end = Self::behind(at, level, empty);
+                    let end = self.behind(at, level, empty);
                     if found.is_none() {
                         cursor.done_to(end);
                         continue;

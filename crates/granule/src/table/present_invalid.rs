@@ -4,7 +4,7 @@
 use super::stage::Stage;
 use super::{BitChange, Holes, PageTables, TableEnvironment, TableError};
 use crate::arch::Descriptor;
-use crate::arch::page_size::Page;
+use crate::arch::page_size::PageChoice;
 
 /// Makes valid leaves present-invalid.
 pub(crate) const SET_INVALID: BitChange = BitChange {
@@ -20,7 +20,7 @@ pub(crate) const SET_VALID: BitChange = BitChange {
     set: Descriptor::VALID,
 };
 
-impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
+impl<P: PageChoice, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Makes every access to `bytes` bytes from `start` fault, and invalidates the TLB for the
     /// range before it returns. Leaves are split at the ends of the range where the rules allow it.
     ///

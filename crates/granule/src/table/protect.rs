@@ -7,7 +7,7 @@ use super::stage::Stage;
 use super::unmap::EmptyTables;
 use super::walk::{Place, Slot};
 use super::{BitChange, BitPattern, Liveness, PageTables, TableEnvironment, TableError};
-use crate::arch::page_size::Page;
+use crate::arch::page_size::PageChoice;
 use crate::arch::{Descriptor, Kind, Regime};
 
 /// A change of permissions. `None` leaves a permission unchanged; for example
@@ -110,7 +110,7 @@ pub enum Holes {
     Skip,
 }
 
-impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
+impl<P: PageChoice, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Changes permissions of `bytes` bytes from `start`. On live tables it invalidates the TLB for
     /// the range before it returns. A leaf that an end of the range cuts is split first. A change
     /// that alters no leaf stores nothing and issues nothing. An empty change checks only the range.
@@ -119,11 +119,11 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// a store is lost. CPUs may go on to store meanwhile:
     ///
     /// ```
-    /// use granule::arch::{Page, VirtualAddress};
+    /// use granule::arch::{PageChoice, VirtualAddress};
     /// use granule::table::{Holes, PageTables, PermissionChange, TableEnvironment, TableError};
     ///
     /// /// Makes a range read-only and reports what of it has been written.
-    /// fn write_protect<P: Page, E: TableEnvironment>(
+    /// fn write_protect<P: PageChoice, E: TableEnvironment>(
     ///     tables: &mut PageTables<P, E>,
     ///     start: VirtualAddress,
     ///     bytes: u64,
@@ -277,11 +277,11 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         while at < to {
             let Place { slot, level, entry } = self.place(at);
             let Slot { table, index } = slot;
-            let count = Self::whole(at, level, to);
-            let end = Self::end_of(at, level);
+            let count = self.whole(at, level, to);
+            let end = self.end_of(at, level);
             // A leaf that is only partly in the range was not split, because it already has the
             // change.
-            let is_whole = Self::is_whole(at, level, to);
+            let is_whole = self.is_whole(at, level, to);
             let kind = entry.kind(&self.geometry, level);
             let is_leaf = kind == Kind::Leaf && is_whole;
             let mut behind = end;
@@ -289,13 +289,13 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
                 Some(alike) if !is_leaf || !alike.matches(entry) => return at,
                 // A run of pages is one update, whatever its entries are.
                 None if level.is_last() => {
-                    behind = Self::behind(at, level, count);
+                    behind = self.behind(at, level, count);
                     self.update(table, index, count, change)
                 }
                 _ if is_leaf && change.concerns(entry) => {
                     let pattern = BitPattern::leaf(level).and(alike.unwrap_or(BitPattern::ANY));
                     let changed = self.update_alike(table, index, count, pattern, change);
-                    behind = Self::behind(at, level, changed);
+                    behind = self.behind(at, level, changed);
                     changed
                 }
                 _ if kind == Kind::PresentInvalid && is_whole => {
@@ -304,7 +304,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
                 _ => 0,
             };
             if changed > 0 {
-                self.pending.changed(change, P::SIZE.entry_bytes(level));
+                self.pending.changed(change, self.size().entry_bytes(level));
             }
             at = behind;
         }
@@ -320,7 +320,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             if Self::changes(place.entry, change) {
                 return true;
             }
-            at = Self::end_of(at, place.level);
+            at = self.end_of(at, place.level);
             if at >= to {
                 return false;
             }
@@ -336,10 +336,10 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             let Place { slot, level, entry } = self.place(at);
             match entry.kind(&self.geometry, level) {
                 Kind::Leaf => {
-                    let end = Self::end_of(at, level);
+                    let end = self.end_of(at, level);
                     at = self.leaves_end(slot, level, at, to).max(end);
                 }
-                Kind::PresentInvalid => at = Self::end_of(at, level),
+                Kind::PresentInvalid => at = self.end_of(at, level),
                 Kind::Invalid | Kind::Table => {
                     let address = self.address(at);
                     return Err(TableError::NotMapped { address });

@@ -5,7 +5,7 @@ use super::stage::Stage;
 use super::visit::{self, Entry, LeftOut, Mapping, Source, Visit};
 use super::walk::Place;
 use super::{BitChange, PageTables, TableEnvironment, TableError};
-use crate::arch::page_size::{Level, Page, PageSize};
+use crate::arch::page_size::{Level, PageChoice, PageSize};
 use crate::arch::{Descriptor, Geometry, Kind, PhysicalAddress};
 use core::convert::Infallible;
 use core::ops::ControlFlow;
@@ -14,13 +14,13 @@ use core::ops::ControlFlow;
 const MOST_OUTPUT_BITS: u32 = 52;
 
 /// Every table of the tree can be read, and none is met twice.
-impl<P: Page, E: TableEnvironment, S: Stage> Source for PageTables<P, E, S> {
+impl<P: PageChoice, E: TableEnvironment, S: Stage> Source for PageTables<P, E, S> {
     type Stage = S;
     type Why = Infallible;
 
     #[inline(always)]
     fn page_size(&self) -> PageSize {
-        P::SIZE
+        self.size()
     }
 
     #[inline(always)]
@@ -39,7 +39,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> Source for PageTables<P, E, S> {
     }
 }
 
-impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
+impl<P: PageChoice, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// The mapping of `address`, if it is mapped.
     // In line, so that what the caller does not look at is not decoded.
     #[must_use]
@@ -136,7 +136,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         first: Descriptor,
         most: usize,
     ) -> usize {
-        let step = P::SIZE.entry_bytes(level);
+        let step = self.size().entry_bytes(level);
         visit::run_length(self, table, index, step, first, most)
     }
 
@@ -151,12 +151,12 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         first: Descriptor,
         most: usize,
     ) -> usize {
-        let page = P::SIZE.bytes();
+        let page = self.size().bytes();
         let all = PhysicalAddress(((1 << MOST_OUTPUT_BITS) - 1) & !(page - 1));
         // The leaf bits tell an empty entry from an output at zero.
         let looked_at = self.geometry.address_bits(all) | BitChange::LEAVES;
         let (step, looked_at) = if first.is_contiguous() {
-            let members = P::SIZE.contiguous_entries(Level::L3);
+            let members = self.size().contiguous_entries(Level::L3);
             (members, looked_at | Descriptor::CONTIGUOUS)
         } else {
             (1, looked_at)
@@ -176,6 +176,6 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// constant step in this format.
     pub(super) fn most_in_run(&self, output: PhysicalAddress, most: usize) -> usize {
         let rest = (1 << OUTPUT_RUN_SHIFT) - (output.0 & ((1 << OUTPUT_RUN_SHIFT) - 1));
-        most.min((rest >> P::SIZE.shift()) as usize)
+        most.min((rest >> self.size().shift()) as usize)
     }
 }

@@ -10,7 +10,7 @@ use super::environment::{Reservation, TableRun};
 use super::pending::FreedTable;
 use super::stage::Stage;
 use super::{PageTables, TableEnvironment, Visibility};
-use crate::arch::page_size::Page;
+use crate::arch::page_size::PageChoice;
 use crate::arch::{Descriptor, PhysicalAddress};
 
 /// The pages that a tree holds for its next tables.
@@ -28,7 +28,7 @@ impl Held {
     };
 }
 
-impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
+impl<P: PageChoice, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Ensures that the next `tables` pages can be taken, or changes nothing and returns false.
     #[inline(always)]
     pub(super) fn reserve(&mut self, tables: usize) -> bool {

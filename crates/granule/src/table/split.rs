@@ -36,7 +36,7 @@ use super::stage::Stage;
 use super::walk::{Place, Slot};
 use super::{BitChange, Liveness, PageTables, TableEnvironment, TableError};
 use crate::arch::bbm::BbmLevel;
-use crate::arch::page_size::{Level, Page};
+use crate::arch::page_size::{Level, PageChoice, PageSize};
 use crate::arch::{Descriptor, PhysicalAddress};
 
 /// A leaf or contiguous group with an edge of a range inside.
@@ -80,8 +80,9 @@ impl Cut<'_> {
     /// flag: hardware may have set the flag before the split, or a harvest cleared it without an
     /// invalidation. A later TLBI for one page, with that page's level as the hint, would not reach
     /// the leaf.
-    pub(super) const fn made_table<P: Page>(
+    pub(super) const fn made_table(
         &self,
+        size: PageSize,
         pending: &mut Pending,
         old: Descriptor,
         level: Level,
@@ -90,12 +91,12 @@ impl Cut<'_> {
         pending.split();
         if old.is_valid() {
             let at = if self.from > start { self.from } else { start };
-            pending.entries(at, at + P::SIZE.bytes(), P::SIZE.entry_bytes(level));
+            pending.entries(at, at + size.bytes(), size.entry_bytes(level));
         }
     }
 }
 
-impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
+impl<P: PageChoice, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Sets the lowest level of FEAT_BBM among the CPUs that use the tables, which decides how the
     /// size of a live leaf may change in place. Level 0 is the default: no valid leaf is split or
     /// merged. Level 1 allows that for contiguous groups, levels 2 and 3 also for blocks.
@@ -197,9 +198,9 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         if !self.is_leaf(level, entry) {
             return Ok(None);
         }
-        let (index, count) = Self::group_at(slot.index, level, entry);
+        let (index, count) = self.group_at(slot.index, level, entry);
         let first = Slot { index, ..slot };
-        let bytes = P::SIZE.entry_bytes(level);
+        let bytes = self.size().entry_bytes(level);
         let start = edge & !((bytes << count.trailing_zeros()) - 1);
         if start == edge {
             return Ok(None);
@@ -209,9 +210,9 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         let mut at = cut.from.max(start);
         let mut changes = false;
         while at < cut.to.min(end) {
-            let member = self.load(first.table, Self::index(at, level));
+            let member = self.load(first.table, self.index(at, level));
             changes |= Self::changes(member, (cut.change)(member));
-            at = Self::end_of(at, level);
+            at = self.end_of(at, level);
         }
         if !changes {
             return Ok(None);
@@ -226,6 +227,11 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         };
         for edge in [cut.from, cut.to] {
             if edge <= start || edge >= end {
+                continue;
+            }
+            let first = edge & !(bytes - 1);
+            if first == leaf.cut[0] {
+                // Both edges cut the same entry, or one is its first offset.
                 continue;
             }
             let cuts = self.cuts_entry(&leaf, edge, cut.change);
@@ -243,8 +249,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
                     takes,
                 });
             }
-            let first = edge & !(bytes - 1);
-            if cuts && first != leaf.cut[0] {
+            if cuts {
                 leaf.cut = [leaf.cut[0].min(first), first];
                 leaf.cuts += 1;
             }
@@ -255,10 +260,10 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Whether the entry of `leaf` at `edge` must become a table, because `edge` lies strictly inside
     /// and one side of it changes.
     fn cuts_entry(&self, leaf: &Straddled, edge: u64, change: &OfLeaf<'_>) -> bool {
-        if edge & (P::SIZE.entry_bytes(leaf.level) - 1) == 0 {
+        if edge & (self.size().entry_bytes(leaf.level) - 1) == 0 {
             return false;
         }
-        let mut entry = self.load(leaf.first.table, Self::index(edge, leaf.level));
+        let mut entry = self.load(leaf.first.table, self.index(edge, leaf.level));
         if leaf.contiguous {
             // The split will give the entry what hardware noted in another member.
             entry = self.noted(leaf.first, leaf.level).give(entry);
@@ -270,7 +275,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// them.
     #[inline(never)]
     fn parts(&self, old: Descriptor, level: Level, start: u64, cut: &Cut<'_>) -> [Part; 3] {
-        let end = Self::end_of(start, level);
+        let end = self.end_of(start, level);
         let plan = Plan::of_leaf(&self.geometry, old, level, start, Leaves::LARGEST);
         let inside = |edge: u64| edge.max(start).min(end);
         let (from, to) = (inside(cut.from), inside(cut.to));
@@ -283,9 +288,9 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         let mut number = 0;
         while let Some(start) = leaf.cut(number) {
             number += 1;
-            let old = self.load(leaf.first.table, Self::index(start, leaf.level));
+            let old = self.load(leaf.first.table, self.index(start, leaf.level));
             let parts = self.parts(old, leaf.level, start, cut);
-            let end = Self::end_of(start, leaf.level);
+            let end = self.end_of(start, leaf.level);
             needed += self.tables_of_parts(&parts, leaf.level.next(), end);
         }
         needed
@@ -298,7 +303,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         let mut number = 0;
         while let Some(start) = leaf.cut(number) {
             number += 1;
-            let index = Self::index(start, leaf.level);
+            let index = self.index(start, leaf.level);
             let slot = Slot {
                 index,
                 ..leaf.first
@@ -307,11 +312,11 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             let old = self.load(slot.table, index);
             let table = self.take()?;
             let parts = self.parts(old, leaf.level, start, cut);
-            let end = Self::end_of(start, leaf.level);
+            let end = self.end_of(start, leaf.level);
             self.build_parts(&parts, table, leaf.level.next(), end)?;
             self.link_in_place_of(old, slot, leaf.level, start, table);
             if self.liveness == Liveness::Live {
-                cut.made_table::<P>(&mut self.pending, old, leaf.level, start);
+                cut.made_table(self.size(), &mut self.pending, old, leaf.level, start);
             }
         }
         Some(())

@@ -7,7 +7,7 @@
 use super::stage::Stage;
 use super::walk::{Place, Slot};
 use super::{BitChange, BitPattern, PageTables, TableEnvironment, TableError};
-use crate::arch::page_size::{Level, Page};
+use crate::arch::page_size::{Level, PageChoice};
 use crate::arch::{Descriptor, Kind, PhysicalAddress};
 
 /// Clears every bit of a leaf.
@@ -28,7 +28,7 @@ pub enum EmptyTables {
     Keep,
 }
 
-impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
+impl<P: PageChoice, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Unmaps `bytes` bytes from `start`, and skips unmapped addresses. Tables that become empty
     /// are freed, except the root.
     ///
@@ -82,7 +82,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             let mut lowest = Level::L3;
             while free
                 && lowest > self.geometry.start_level()
-                && Self::is_whole(at, lowest.above(), to)
+                && self.is_whole(at, lowest.above(), to)
             {
                 lowest = lowest.above();
             }
@@ -114,31 +114,31 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         free: bool,
     ) -> u64 {
         if level.is_last() {
-            let count = Self::whole(at, level, to);
-            let end = Self::behind(at, level, count);
-            if self.update(table, Self::index(at, level), count, CLEAR) > 0 {
+            let count = self.whole(at, level, to);
+            let end = self.behind(at, level, count);
+            if self.update(table, self.index(at, level), count, CLEAR) > 0 {
                 self.pending_leaves(at, end, level);
             }
             return end;
         }
-        let end = Self::table_end(at, level, to);
+        let end = self.table_end(at, level, to);
         let mut at = at;
         while at < end {
-            let index = Self::index(at, level);
+            let index = self.index(at, level);
             let entry = self.load(table, index);
-            let mut next = Self::end_of(at, level).min(to);
+            let mut next = self.end_of(at, level).min(to);
             match entry.kind(&self.geometry, level) {
                 Kind::Invalid => {}
                 Kind::Leaf => {
-                    let count = Self::whole(at, level, to);
+                    let count = self.whole(at, level, to);
                     let count = self.update_alike(table, index, count, BitPattern::BLOCK, CLEAR);
-                    next = Self::behind(at, level, count);
+                    next = self.behind(at, level, count);
                     self.pending_leaves(at, next, level);
                 }
                 Kind::PresentInvalid => {
                     self.store(table, index, Descriptor::INVALID, self.visibility())
                 }
-                Kind::Table if free && Self::is_whole(at, level, to) => {
+                Kind::Table if free && self.is_whole(at, level, to) => {
                     self.store(table, index, Descriptor::INVALID, self.visibility());
                     self.unlink_all(self.output(entry), level.next(), at);
                 }
@@ -161,11 +161,11 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         let (mut table, mut level, mut is_empty) = (table, level, is_empty);
         while level > self.geometry.start_level() {
             let last = at - 1;
-            let bytes = P::SIZE.entry_bytes(level) << P::SIZE.index_bits();
+            let bytes = self.size().entry_bytes(level) << self.size().index_bits();
             let start = last & !(bytes - 1);
             let is_done = at == to || at == start + bytes;
             // Entries before the last one may be tables that stay.
-            let index = Self::index(last, level) + 1;
+            let index = self.index(last, level) + 1;
             if !is_done || !is_empty && self.has_others(Slot { table, index }, level, 0) {
                 return;
             }
@@ -186,8 +186,8 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// reaches them after the invalidation. Of tables that no CPU walks, those of pages are not even
     /// looked at.
     fn unlink_all(&mut self, table: PhysicalAddress, level: Level, offset: u64) {
-        let bytes = P::SIZE.entry_bytes(level);
-        let span = bytes << P::SIZE.index_bits();
+        let bytes = self.size().entry_bytes(level);
+        let span = bytes << self.size().index_bits();
         if level.is_last() {
             self.pending_leaves(offset, offset + span, level);
             return self.unlink(table, span);
@@ -198,7 +198,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         while at < end {
             let slot = Slot {
                 table,
-                index: Self::index(at, level),
+                index: self.index(at, level),
             };
             let entry = self.load(table, slot.index);
             let mut next = at + bytes;
@@ -222,7 +222,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     fn pending_leaves(&mut self, from: u64, to: u64, level: Level) {
         if self.is_live() {
             self.pending
-                .leaves(from, to, level, P::SIZE.entry_bytes(level));
+                .leaves(from, to, level, self.size().entry_bytes(level));
         }
     }
 }

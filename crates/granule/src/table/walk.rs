@@ -10,7 +10,7 @@
 
 use super::stage::Stage;
 use super::{BitChange, BitPattern, PageTables, TableEnvironment, visit};
-use crate::arch::page_size::{Level, Page};
+use crate::arch::page_size::{Level, PageChoice};
 use crate::arch::{Descriptor, PhysicalAddress};
 
 /// The position of an entry.
@@ -31,7 +31,7 @@ pub(crate) struct Place {
     pub(crate) entry: Descriptor,
 }
 
-impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
+impl<P: PageChoice, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// The last entry on the way to `offset`.
     #[inline(never)]
     pub(crate) fn place(&self, offset: u64) -> Place {
@@ -61,7 +61,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
                 $(
                     if start <= Level::$level {
                         let level = Level::$level;
-                        let index = Self::index(offset, level);
+                        let index = self.index(offset, level);
                         let entry = self.load(table, index);
                         if !pattern.matches(entry) {
                             let slot = Slot { table, index };
@@ -72,11 +72,11 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
                 )+
             };
         }
-        if P::SIZE.has_minus1() {
+        if self.size().has_minus1() {
             step!(Minus1);
         }
         step!(L0 L1 L2);
-        let (level, index) = (Level::L3, Self::index(offset, Level::L3));
+        let (level, index) = (Level::L3, self.index(offset, Level::L3));
         let entry = self.load(table, index);
         let slot = Slot { table, index };
         Place { slot, level, entry }
@@ -90,7 +90,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         loop {
             let slot = Slot {
                 table,
-                index: Self::index(offset, level),
+                index: self.index(offset, level),
             };
             let entry = self.load(slot.table, slot.index);
             if level >= lowest || !entry.is_table(level) {
@@ -106,7 +106,7 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     #[inline(always)]
     pub(super) fn beside(&self, place: &Place, at: u64) -> Place {
         let Place { slot, level, .. } = *place;
-        let index = Self::index(at, level);
+        let index = self.index(at, level);
         if index != 0 {
             let entry = self.load(slot.table, index);
             if !entry.is_table(level) {
@@ -119,51 +119,56 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
 
     /// The end of the offsets that the entry of `level` for the offset `at` translates.
     #[inline(always)]
-    pub(super) const fn end_of(at: u64, level: Level) -> u64 {
-        (at | (P::SIZE.entry_bytes(level) - 1)) + 1
+    pub(super) const fn end_of(&self, at: u64, level: Level) -> u64 {
+        (at | (self.size().entry_bytes(level) - 1)) + 1
     }
 
     /// The end, at most `to`, of the offsets that the table of `level` for the offset `at`
     /// translates.
     #[inline(always)]
-    pub(super) fn table_end(at: u64, level: Level, to: u64) -> u64 {
-        let bytes = P::SIZE.entry_bytes(level) << P::SIZE.index_bits();
+    pub(super) fn table_end(&self, at: u64, level: Level, to: u64) -> u64 {
+        let bytes = self.size().entry_bytes(level) << self.size().index_bits();
         to.min((at | (bytes - 1)) + 1)
     }
 
     /// The number of entries of a table of `level`, from the one for `at` on, that end at `to` or
     /// before.
     #[inline(always)]
-    pub(super) fn whole(at: u64, level: Level, to: u64) -> usize {
-        let shift = P::SIZE.level_shift(level);
-        ((Self::table_end(at, level, to) >> shift) - (at >> shift)) as usize
+    pub(super) fn whole(&self, at: u64, level: Level, to: u64) -> usize {
+        let shift = self.size().level_shift(level);
+        ((self.table_end(at, level, to) >> shift) - (at >> shift)) as usize
     }
 
     /// Whether the entry of `level` for `at` begins there and ends at `to` or before.
     #[inline(always)]
-    pub(super) const fn is_whole(at: u64, level: Level, to: u64) -> bool {
-        at & (P::SIZE.entry_bytes(level) - 1) == 0 && Self::end_of(at, level) <= to
+    pub(super) const fn is_whole(&self, at: u64, level: Level, to: u64) -> bool {
+        at & (self.size().entry_bytes(level) - 1) == 0 && self.end_of(at, level) <= to
     }
 
     /// The offset behind `count` entries of `level` that begin with the one for `at`.
     #[inline(always)]
-    pub(super) const fn behind(at: u64, level: Level, count: usize) -> u64 {
-        let shift = P::SIZE.level_shift(level);
+    pub(super) const fn behind(&self, at: u64, level: Level, count: usize) -> u64 {
+        let shift = self.size().level_shift(level);
         ((at >> shift) + count as u64) << shift
     }
 
     /// The table or the page that a valid entry leads to, which is not a block.
     #[inline(always)]
     pub(crate) const fn output(&self, entry: Descriptor) -> PhysicalAddress {
-        self.geometry.address_in(entry.0, P::SIZE.shift())
+        self.geometry.address_in(entry.0, self.size().shift())
     }
 
     /// The index of the first member of the contiguous group of an entry, and the number of members;
     /// the entry's own index and 1 if it is in no group.
     #[inline(always)]
-    pub(super) const fn group_at(index: usize, level: Level, entry: Descriptor) -> (usize, usize) {
+    pub(super) const fn group_at(
+        &self,
+        index: usize,
+        level: Level,
+        entry: Descriptor,
+    ) -> (usize, usize) {
         if entry.is_contiguous() {
-            let count = P::SIZE.contiguous_entries(level);
+            let count = self.size().contiguous_entries(level);
             (index & !(count - 1), count)
         } else {
             (index, 1)
@@ -174,10 +179,10 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// `at`. If `to` lies inside that leaf, it is the leaf's first offset.
     #[inline(always)]
     pub(super) fn leaves_end(&self, slot: Slot, level: Level, at: u64, to: u64) -> u64 {
-        let count = Self::whole(at, level, to);
+        let count = self.whole(at, level, to);
         let pattern = BitPattern::leaf(level);
         let found = self.find_unlike(slot.table, slot.index, count, pattern);
-        Self::behind(at, level, found.unwrap_or(count))
+        self.behind(at, level, found.unwrap_or(count))
     }
 
     /// Whether an entry is a leaf, valid or present-invalid.
@@ -202,6 +207,6 @@ impl<P: Page, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// The root table that translates `offset`.
     #[inline(always)]
     pub(super) fn root_of(&self, offset: u64) -> PhysicalAddress {
-        visit::root_of::<S>(&self.geometry, P::SIZE, self.root, offset)
+        visit::root_of::<S>(&self.geometry, self.size(), self.root, offset)
     }
 }

@@ -15,7 +15,7 @@
 use super::block::MappedBy;
 use super::pending::Invalidated;
 use super::{BitChange, FreedFrames, PageTables, TableEnvironment};
-use crate::arch::page_size::{Level, Page};
+use crate::arch::page_size::{Level, PageChoice};
 use crate::arch::{Descriptor, PhysicalAddress};
 
 /// Makes pages invalid but keeps their outputs.
@@ -25,7 +25,7 @@ const DETACH: BitChange = BitChange {
     set: Descriptor::PRESENT_INVALID,
 };
 
-impl<P: Page, E: TableEnvironment> PageTables<P, E> {
+impl<P: PageChoice, E: TableEnvironment> PageTables<P, E> {
     /// Unmaps the pages between two offsets, and calls `release` for runs of their frames once no
     /// CPU can reach them. Returns the number of unmapped pages.
     ///
@@ -45,7 +45,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
             return 0;
         }
         let place = self.place(from);
-        let bytes = P::SIZE.entry_bytes(place.level) << P::SIZE.index_bits();
+        let bytes = self.size().entry_bytes(place.level) << self.size().index_bits();
         let start = from & !(bytes - 1);
         let (mut table, mut level) = (self.root, self.geometry.start_level());
         if to - start <= bytes && (start < hole.0 || hole.1 < start + bytes) {
@@ -57,11 +57,12 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         if !self.pending.is_stale() {
             return 0;
         }
+        let page = self.size().bytes();
         let invalidated = self.flush();
         // Consecutive frames often continue from one table to the next, so runs join across tables.
         let mut run = FreedFrames::none();
         let pages = invalidated.collect(table, level, (from, to), false, &mut |freed| {
-            let before = run.append(freed, P::SIZE.bytes());
+            let before = run.append(freed, page);
             if before.count() > 0 {
                 release(before);
             }
@@ -81,26 +82,26 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         hole: (u64, u64),
     ) {
         if level.is_last() {
-            let count = ((to - from) >> P::SIZE.shift()) as usize;
-            let pages = self.update(table, Self::index(from, level), count, DETACH);
+            let count = ((to - from) >> self.size().shift()) as usize;
+            let pages = self.update(table, self.index(from, level), count, DETACH);
             if pages > 0 {
-                self.pending.some_leaves::<P>(level);
+                self.pending.some_leaves(level, self.size());
             }
             return;
         }
         let how = self.visibility();
-        let bytes = P::SIZE.entry_bytes(level);
+        let bytes = self.size().entry_bytes(level);
         let mut at = from;
         while at < to {
             let start = at & !(bytes - 1);
             let next = to.min(start + bytes);
-            let index = Self::index(at, level);
+            let index = self.index(at, level);
             let entry = self.load(table, index);
             if entry.is_table(level) {
                 let under = level.next();
                 if hole.0 <= start && start + bytes <= hole.1 {
                     self.store(table, index, entry.present_invalid(), how);
-                    self.pending.unlinked(P::SIZE.bytes());
+                    self.pending.unlinked(self.size().bytes());
                     self.pending.below(under);
                 } else {
                     let below = self.geometry.address_of(entry, level);
@@ -108,7 +109,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
                 }
             } else if entry.is_valid() {
                 self.update(table, index, 1, DETACH);
-                self.pending.some_leaves::<P>(level);
+                self.pending.some_leaves(level, self.size());
             }
             at = next;
         }
@@ -121,10 +122,10 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         level: Level,
         (from, to): (u64, u64),
     ) -> bool {
-        let shift = P::SIZE.level_shift(level);
-        let first = Self::index(from, level);
+        let shift = self.size().level_shift(level);
+        let first = self.index(from, level);
         let behind = first + ((to - 1) >> shift) as usize - (from >> shift) as usize + 1;
-        let rest = P::SIZE.entries() - behind;
+        let rest = self.size().entries() - behind;
         self.find_mapped(table, 0, first).is_none()
             && self.find_mapped(table, behind, rest).is_none()
     }
@@ -139,7 +140,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
         let mut at = from;
         while at < to {
             let (mapped, next) = self.mapped_from(at, to);
-            let count = (next - at) >> P::SIZE.shift();
+            let count = (next - at) >> self.size().shift();
             match mapped {
                 MappedBy::Pages(slot) => {
                     self.visit_table_frames(slot.table, slot.index, count as usize, &mut visit);
@@ -175,7 +176,7 @@ impl<P: Page, E: TableEnvironment> PageTables<P, E> {
     }
 }
 
-impl<P: Page, E: TableEnvironment> Invalidated<'_, P, E> {
+impl<P: PageChoice, E: TableEnvironment> Invalidated<'_, P, E> {
     /// Releases the frames of the detached pages and blocks between two offsets, and frees the detached tables
     /// below `table`. If `table` itself is detached, all that it leads to is. Returns the number of pages.
     fn collect(
@@ -186,10 +187,10 @@ impl<P: Page, E: TableEnvironment> Invalidated<'_, P, E> {
         detached: bool,
         release: &mut impl FnMut(FreedFrames),
     ) -> u64 {
-        let how = self.look().visibility();
-        let first = PageTables::<P, E>::index(from, level);
+        let (how, size) = (self.look().visibility(), self.look().size());
+        let first = size.index(from, level);
         if level.is_last() {
-            let count = ((to - from) >> P::SIZE.shift()) as usize;
+            let count = ((to - from) >> size.shift()) as usize;
             let pages = self.release_frames(table, first, count, release);
             if !detached {
                 // Every page in the range was detached.
@@ -198,7 +199,7 @@ impl<P: Page, E: TableEnvironment> Invalidated<'_, P, E> {
             }
             return pages;
         }
-        let shift = P::SIZE.level_shift(level);
+        let shift = size.level_shift(level);
         let end = first + ((to - 1) >> shift) as usize - (from >> shift) as usize + 1;
         let (mut pages, mut index) = (0, first);
         while let Some(found) = self.look().next_mapped(table, index, end) {
@@ -207,7 +208,7 @@ impl<P: Page, E: TableEnvironment> Invalidated<'_, P, E> {
             let here = detached || !entry.is_valid();
             let link = Descriptor((entry.0 & !Descriptor::PRESENT_INVALID) | Descriptor::VALID);
             let start = ((from >> shift) + (found - first) as u64) << shift;
-            let bytes = P::SIZE.entry_bytes(level);
+            let bytes = size.entry_bytes(level);
             if link.is_table(level) {
                 let below = self.look().geometry.address_of(link, level);
                 let part = (from.max(start), to.min(start + bytes));
@@ -219,7 +220,7 @@ impl<P: Page, E: TableEnvironment> Invalidated<'_, P, E> {
                     self.free(below);
                 }
             } else if here {
-                let count = bytes >> P::SIZE.shift();
+                let count = bytes >> size.shift();
                 let output = self.look().block_output(entry);
                 release(self.frames(output, count));
                 pages += count;

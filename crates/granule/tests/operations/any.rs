@@ -5,12 +5,12 @@ use crate::bench::{Bench, Setting};
 use core::ops::ControlFlow;
 use granule::arch::bbm::BbmLevel;
 use granule::arch::{
-    Attributes, Dispatch, Geometry, Level, MemoryType, Page, Page16K, PageSize, Permissions,
-    PhysicalAddress, Stage2Geometry, VaRange, VirtualAddress,
+    AnyPage, Attributes, Dispatch, Geometry, Level, MemoryType, Page, Page16K, PageChoice,
+    PageSize, Permissions, PhysicalAddress, Stage2Geometry, VaRange, VirtualAddress,
 };
 use granule::table::{
-    AnyPageTables, ForTables, FrameRun, Frames, Harvest, Holes, Leaves, Live, PageTables,
-    PermissionChange, Piece, TableEnvironment, TableError, Visit,
+    AnyPageTables, FrameRun, Frames, Harvest, Holes, Leaves, Live, PageTables, PermissionChange,
+    Piece, TableEnvironment, TableError, Visit,
 };
 use granule_testing::cases::config;
 use granule_testing::held::Held;
@@ -35,163 +35,114 @@ macro_rules! answer {
     };
 }
 
-/// The same calls on tables of either kind, with what each answered.
-macro_rules! calls {
-    ($tables:expr, $base:expr, $page:expr) => {{
-        let (tables, base, page) = ($tables, $base, $page);
-        let at = |pages: u64| VirtualAddress(base.0 + pages * page);
-        let output = PhysicalAddress(0x8000_0000);
-        let pages = Leaves::PAGES;
-        let piece = Piece {
-            start: at(40),
-            output,
-            bytes: page,
-            attributes: RW,
-            leaves: pages,
-        };
-        let runs = [FrameRun {
-            first: output,
-            count: 3,
-        }];
-        let frames = Frames::Runs(&runs);
-        let read_only = PermissionChange {
-            writable: Some(false),
-            ..PermissionChange::NONE
-        };
-        let device = |one: &mut Attributes| one.memory = MemoryType::Device;
-        let mut answers = Vec::new();
-        answer!(
-            answers,
-            tables,
-            map(at(0), output, 32 * page, RW, Leaves::LARGEST)
-        );
-        answer!(
-            answers,
-            tables,
-            map(at(31), output, page, RW, Leaves::LARGEST)
-        );
-        answer!(answers, tables, map_pieces(&[piece]));
-        answer!(answers, tables, map_frames(at(50), frames, RW, pages));
-        answer!(
-            answers,
-            tables,
-            protect(at(1), 2 * page, read_only, Holes::Refuse)
-        );
-        answer!(
-            answers,
-            tables,
-            modify(at(40), 5 * page, Holes::Skip, device)
-        );
-        answer!(answers, tables, set_invalid(at(50), page));
-        answer!(answers, tables, set_valid(at(50), page));
-        answer!(answers, tables, limit_leaves(at(0), 64 * page, pages));
-        answer!(answers, tables, unmap(at(51), page));
-        let kept = tables.unmap_keeping_tables(at(52), page);
-        answers.push(format!("{kept:?}"));
-        #[allow(unused_unsafe, reason = "one of the callers is in an unsafe block")]
-        // SAFETY: no CPU walks the tables.
-        unsafe {
-            tables.set_deferred_tlbi(true);
-        }
-        let what = Harvest::Accessed { invalidate: true };
-        let mut found = Vec::new();
-        let harvested = tables.harvest(at(0), 64 * page, what, |start, bytes| {
-            found.push((start, bytes));
-        });
-        answers.push(format!("{harvested:?} {found:?}"));
-        let merged = tables.merge(at(0), 64 * page, Leaves::LARGEST);
-        answers.push(format!("{merged:?}"));
-        let mut entries = Vec::new();
-        let visited = tables.visit(at(0), 64 * page, |entry| {
-            entries.push(*entry);
-            Visit::EVERYTHING
-        });
-        let ended = tables.visit_all(|entry| {
-            entries.push(*entry);
-            match entry.level {
-                Level::L3 => ControlFlow::Break(entry.start),
-                _ => ControlFlow::Continue(Visit::Descend),
-            }
-        });
-        answers.push(format!("{ended:?}"));
-        let ControlFlow::Continue(()) = tables.visit_runs(|entry| {
-            entries.push(*entry);
-            Visit::EVERYTHING
-        });
-        answers.push(format!("{visited:?} {entries:?}"));
-        answers.push(format!("{:?}", tables.query(at(2))));
-        answers.push(format!("{} {:?}", tables.root_table(), tables.geometry()));
-        answers
-    }};
-}
-
-/// The calls, for tables of any size.
-struct Calls;
-
-impl<E: TableEnvironment> ForTables<E> for Calls {
-    type Output = Vec<String>;
-
-    fn run<P: Page>(self, tables: &mut PageTables<P, E>) -> Vec<String> {
-        let base = tables.geometry().base();
-        calls!(tables, base, P::SIZE.bytes())
+/// The same calls on tables whose page size is a type or a value, with what each answered.
+fn calls<P: PageChoice, E: TableEnvironment>(tables: &mut PageTables<P, E>) -> Vec<String> {
+    let (base, page) = (
+        tables.geometry().base(),
+        tables.geometry().page_size().bytes(),
+    );
+    let at = |pages: u64| VirtualAddress(base.0 + pages * page);
+    let output = PhysicalAddress(0x8000_0000);
+    let pages = Leaves::PAGES;
+    let piece = Piece {
+        start: at(40),
+        output,
+        bytes: page,
+        attributes: RW,
+        leaves: pages,
+    };
+    let runs = [FrameRun {
+        first: output,
+        count: 3,
+    }];
+    let frames = Frames::Runs(&runs);
+    let read_only = PermissionChange {
+        writable: Some(false),
+        ..PermissionChange::NONE
+    };
+    let device = |one: &mut Attributes| one.memory = MemoryType::Device;
+    let mut answers = Vec::new();
+    answer!(
+        answers,
+        tables,
+        map(at(0), output, 32 * page, RW, Leaves::LARGEST)
+    );
+    answer!(
+        answers,
+        tables,
+        map(at(31), output, page, RW, Leaves::LARGEST)
+    );
+    answer!(answers, tables, map_pieces(&[piece]));
+    answer!(answers, tables, map_frames(at(50), frames, RW, pages));
+    answer!(
+        answers,
+        tables,
+        protect(at(1), 2 * page, read_only, Holes::Refuse)
+    );
+    answer!(
+        answers,
+        tables,
+        modify(at(40), 5 * page, Holes::Skip, device)
+    );
+    answer!(answers, tables, set_invalid(at(50), page));
+    answer!(answers, tables, set_valid(at(50), page));
+    answer!(answers, tables, limit_leaves(at(0), 64 * page, pages));
+    answer!(answers, tables, unmap(at(51), page));
+    let kept = tables.unmap_keeping_tables(at(52), page);
+    answers.push(format!("{kept:?}"));
+    // SAFETY: no CPU walks the tables.
+    unsafe {
+        tables.set_deferred_tlbi(true);
     }
+    let what = Harvest::Accessed { invalidate: true };
+    let mut found = Vec::new();
+    let harvested = tables.harvest(at(0), 64 * page, what, |start, bytes| {
+        found.push((start, bytes));
+    });
+    answers.push(format!("{harvested:?} {found:?}"));
+    let merged = tables.merge(at(0), 64 * page, Leaves::LARGEST);
+    answers.push(format!("{merged:?}"));
+    let mut entries = Vec::new();
+    let visited = tables.visit(at(0), 64 * page, |entry| {
+        entries.push(*entry);
+        Visit::EVERYTHING
+    });
+    let ended = tables.visit_all(|entry| {
+        entries.push(*entry);
+        match entry.level {
+            Level::L3 => ControlFlow::Break(entry.start),
+            _ => ControlFlow::Continue(Visit::Descend),
+        }
+    });
+    answers.push(format!("{ended:?}"));
+    let ControlFlow::Continue(()) = tables.visit_runs(|entry| {
+        entries.push(*entry);
+        Visit::EVERYTHING
+    });
+    answers.push(format!("{visited:?} {entries:?}"));
+    answers.push(format!("{:?}", tables.query(at(2))));
+    answers.push(format!("{} {:?}", tables.root_table(), tables.geometry()));
+    answers
 }
 
-/// The usual calls, which both kinds have.
-macro_rules! usual {
-    ($tables:expr, $base:expr, $page:expr) => {{
-        let (tables, base, page) = ($tables, $base, $page);
-        let at = |pages: u64| VirtualAddress(base.0 + pages * page);
-        let (output, largest) = (PhysicalAddress(0x8000_0000), Leaves::LARGEST);
-        let read_only = PermissionChange {
-            writable: Some(false),
-            ..PermissionChange::NONE
-        };
-        let mut answers = Vec::new();
-        for start in [100, 131] {
-            answer!(
-                answers,
-                tables,
-                map(at(start), output, 32 * page, RW, largest)
-            );
-        }
-        let piece = Piece {
-            start: at(140),
-            output,
-            bytes: page,
-            attributes: RW,
-            leaves: largest,
-        };
-        answer!(answers, tables, map_pieces(&[piece]));
-        answer!(
-            answers,
-            tables,
-            protect(at(101), page, read_only, Holes::Refuse)
-        );
-        answer!(answers, tables, unmap(at(102), page));
-        let device = |one: &mut Attributes| one.memory = MemoryType::Device;
-        let modified = tables.modify(at(101), 5 * page, Holes::Skip, device);
-        answers.push(format!("{modified:?}"));
-        answer!(answers, tables, set_invalid(at(103), page));
-        answer!(answers, tables, merge(at(96), 64 * page, largest));
-        let mut entries = Vec::new();
-        for end in [at(0), at(104), at(1 << 20)] {
-            let ended = tables.visit(at(96), 64 * page, |entry| {
-                entries.push(*entry);
-                match entry.start >= end && entry.level == Level::L3 {
-                    true => ControlFlow::Break(entry.start),
-                    false => ControlFlow::Continue(Visit::Descend),
-                }
-            });
-            answers.push(format!("{ended:?}"));
-        }
-        answers.push(format!("{entries:?}"));
-        answer!(answers, tables, set_valid(at(103), page));
-        for pages in 100..104 {
-            answer!(answers, tables, query(at(pages)));
-        }
-        answers
-    }};
+/// The answers of the calls on tables in an environment, which are destroyed then.
+pub fn answers<P: PageChoice, E: TableEnvironment>(
+    geometry: Geometry,
+    environment: E,
+    live: bool,
+) -> Vec<String> {
+    let tables = PageTables::<P, _>::new(geometry, environment).unwrap();
+    let mut tables = Held::new(tables, live);
+    // SAFETY: no CPU walks the tables.
+    unsafe { tables.set_bbm(BbmLevel::Level3) };
+    let answers = calls(&mut tables);
+    match tables {
+        Held::Private(tables) => tables,
+        // SAFETY: no CPU walked the tables.
+        Held::Live(tables) => unsafe { tables.retire() },
+    }
+    .destroy();
+    answers
 }
 
 struct Compared(Geometry);
@@ -201,45 +152,13 @@ impl Dispatch for Compared {
 
     fn run<P: Page>(self) {
         let geometry = self.0;
-        let (page, base) = (P::SIZE.bytes(), geometry.base());
         for live in [false, true] {
             let (host, environment) = new_host(&geometry);
-            let tables = PageTables::<P, _>::new(geometry, environment).unwrap();
-            let mut tables = Held::new(tables, live);
-            // SAFETY: no CPU walks the tables.
-            unsafe { tables.set_bbm(BbmLevel::Level3) };
-            let mut expected = usual!(&mut *tables, base, page);
-            expected.extend(calls!(&mut *tables, base, page));
-            let events = host.take_events();
-
+            let expected = answers::<P, _>(geometry, environment, live);
             let (any_host, environment) = new_host(&geometry);
-            let mut any = AnyPageTables::new(geometry, environment).unwrap();
-            assert_eq!(any.geometry(), &geometry);
-            // SAFETY: no CPU walks the tables.
-            unsafe { any.set_bbm(BbmLevel::Level3) };
-            let mut answers;
-            if live {
-                // SAFETY: no CPU walks the tables.
-                let mut any = unsafe { any.make_live() };
-                let ttbr = any.ttbr(7);
-                let Held::Live(same) = &tables else {
-                    panic!("live tables")
-                };
-                assert_eq!(ttbr, same.ttbr(7));
-                // SAFETY: as above.
-                let changes = unsafe { any.changes() };
-                answers = usual!(&mut *changes, base, page);
-                answers.extend(changes.with(Calls));
-                // SAFETY: as above.
-                unsafe { any.retire() }.destroy();
-            } else {
-                answers = usual!(&mut any, base, page);
-                answers.extend(any.with(Calls));
-                any.destroy();
-            }
-            assert_eq!(answers, expected);
-            // The same stores, barriers and TLBIs, before everything was destroyed.
-            assert_eq!(any_host.take_events()[..events.len()], events);
+            assert_eq!(answers::<AnyPage, _>(geometry, environment, live), expected);
+            // The same stores, barriers and TLBIs.
+            assert_eq!(any_host.take_events(), host.take_events());
             assert_eq!(any_host.given_out(), 0);
         }
     }
@@ -253,26 +172,6 @@ fn any_tables_do_what_tables_of_the_size_do() {
         let geometry = PLAIN.geometry(*size, *bits, VaRange::Upper);
         size.dispatch(Compared(geometry));
     }
-}
-
-/// The answers of the calls on tables in an environment, which are destroyed then.
-pub fn answers<P: Page, E: TableEnvironment>(
-    geometry: Geometry,
-    environment: E,
-    live: bool,
-) -> Vec<String> {
-    let tables = PageTables::<P, _>::new(geometry, environment).unwrap();
-    let mut tables = Held::new(tables, live);
-    // SAFETY: no CPU walks the tables.
-    unsafe { tables.set_bbm(BbmLevel::Level3) };
-    let answers = calls!(&mut *tables, geometry.base(), P::SIZE.bytes());
-    match tables {
-        Held::Private(tables) => tables,
-        // SAFETY: no CPU walked the tables.
-        Held::Live(tables) => unsafe { tables.retire() },
-    }
-    .destroy();
-    answers
 }
 
 /// Random mappings, then the whole tree is freed.

@@ -4,8 +4,8 @@ use crate::bench::{Bench, Setting};
 use granule::arch::bbm::BbmLevel;
 use granule::arch::tlbi::TlbiOp;
 use granule::arch::{
-    Attributes, Level, Page4K, Page16K, Page64K, PageSize, Permissions, PhysicalAddress, VaRange,
-    VirtualAddress,
+    AnyPage, Attributes, Level, Page4K, Page16K, Page64K, PageChoice, PageSize, Permissions,
+    PhysicalAddress, VaRange, VirtualAddress,
 };
 use granule::linear::LeafStats;
 use granule::table::{Holes, Leaves, PageTables, PermissionChange, Piece, TableError, Visit};
@@ -368,6 +368,12 @@ fn a_census_passes_over_what_cannot_be_mapped() {
 
 #[test]
 fn a_tree_keeps_its_settings_when_another_cannot_begin() {
+    settings_are_kept::<Page4K>();
+    // The environment's pages have a size even where the type has none.
+    settings_are_kept::<AnyPage>();
+}
+
+fn settings_are_kept<P: PageChoice>() {
     let geometry = PLAIN.geometry(PageSize::K4, 39, VaRange::Lower);
     let other_size = PLAIN.geometry(PageSize::K16, 47, VaRange::Lower);
     let own = Attributes {
@@ -377,7 +383,7 @@ fn a_tree_keeps_its_settings_when_another_cannot_begin() {
     for deferred in [false, true] {
         let host = Host::new(&geometry, 0x4000_0000, 16);
         let environment = host::environment(&host, Setting::LIVE.capabilities());
-        let mut tables = PageTables::<Page4K, _>::new(geometry, environment).unwrap();
+        let mut tables = PageTables::<P, _>::new(geometry, environment).unwrap();
         let group = VirtualAddress(0x1_0000);
         let output = PhysicalAddress(0x1_0000);
         tables

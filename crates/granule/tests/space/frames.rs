@@ -1,6 +1,6 @@
 //! Frames of user memory: numbers with owners and a value each, in place of bytes.
 
-use granule::arch::PhysicalAddress;
+use granule::arch::{PageSize, PhysicalAddress};
 use granule::space::{UserFrames, Wanted};
 use granule::table::FreedFrames;
 
@@ -128,6 +128,10 @@ impl Frames {
 
 // SAFETY: a frame is given out when it has no owner, and owners are counted.
 unsafe impl UserFrames for Frames {
+    fn page_size(&self) -> PageSize {
+        PageSize::from_bytes(self.page).unwrap()
+    }
+
     fn allocate(&mut self, wanted: Wanted) -> Option<PhysicalAddress> {
         if self.budget == 0 {
             return None;

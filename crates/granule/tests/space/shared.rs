@@ -1,7 +1,8 @@
 //! Frames of another owner, mapped into a space as well.
 
+use crate::frames::Frames;
 use crate::world::World;
-use granule::arch::{Dispatch, Geometry, Page, PageSize, VaRange, VirtualAddress};
+use granule::arch::{Dispatch, Geometry, Page, Page64K, PageSize, VaRange, VirtualAddress};
 use granule::space::{Access, Fault, Rights, Settings, SpaceError};
 use granule_testing::shape::{LARGE, PLAIN};
 
@@ -96,4 +97,46 @@ fn frames_of_another_owner_are_read_and_copied_at_the_first_write() {
             }
         }
     }
+}
+
+/// A type of frames serves any space, so each call checks the size: a frame of 4 KiB as a page of 64 KiB
+/// would be the memory of sixteen owners.
+#[test]
+fn frames_of_another_page_size_are_refused() {
+    let mut world = World::<Page64K>::new(
+        PLAIN.geometry(PageSize::K64, 42, VaRange::Lower),
+        Settings::PLAIN,
+    );
+    world.start();
+    world.map(0, 0, 4, Rights::READ_WRITE, 0).unwrap();
+    world.touch(0, 1, Access::Write, 1).unwrap();
+    let mut child = world.new_space().unwrap();
+    let (at, bytes) = (world.address(1), world.page());
+    let space = &mut world.processes[0].space;
+    let frame = space.page(at).unwrap().frame;
+    let mut others = Frames::new(0x10_0000, 0x1000, 64, 0);
+    let frames = &mut others;
+    let refused = Err(SpaceError::WrongFrames {
+        given: PageSize::K4,
+        page: PageSize::K64,
+    });
+    assert_eq!(space.fault(at, Access::Write, frames).map(|_| ()), refused);
+    assert_eq!(
+        space.frame_for(at, Access::Read, frames).map(|_| ()),
+        refused
+    );
+    assert_eq!(space.unmap(at, bytes, frames), refused);
+    assert_eq!(space.map_over(at, bytes, Rights::READ, 0, frames), refused);
+    assert_eq!(space.discard(at, bytes, frames), refused);
+    assert_eq!(space.protect(at, bytes, Rights::READ, frames), refused);
+    assert_eq!(space.fork_into(&mut child, frames), refused);
+    // SAFETY: the call fails before it maps anything.
+    let shared = unsafe { space.map_shared(at, bytes, frame, frames) };
+    assert_eq!(shared, refused);
+    space.clear(frames);
+    assert_eq!(space.page(at).map(|page| page.frame), Some(frame));
+    assert_eq!(space.vmas().len(), 1);
+    // SAFETY: no CPU walks the tables.
+    let _ = unsafe { child.destroy(&mut world.frames) };
+    world.end();
 }

@@ -55,7 +55,7 @@ pub(crate) fn free(
         }
         walker::unmap(&mut tables, VirtualAddress(code), page)?;
         let mut left = 0;
-        let ControlFlow::Continue(()) = walker::visit_all(&tables, |_| {
+        let ControlFlow::Continue(()) = tables.visit_all(|_| {
             left += 1;
             Visit::EVERYTHING
         });

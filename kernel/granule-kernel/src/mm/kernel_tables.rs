@@ -25,15 +25,14 @@ use crate::trace::recorder::Recorder;
 use arrayvec::ArrayVec;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
+use granule::arch::VirtualAddress;
 use granule::arch::bbm::BbmLevel;
 use granule::arch::tlbi::TlbCapabilities;
-use granule::arch::{Dispatch, Page, VirtualAddress};
 use granule::table::{Leaves, TableError, lock_free};
 use granule_kcore::deferred_tlbi::DeferredTlbi;
 use granule_kcore::frames::Frame;
 use granule_kcore::frames::tables::Source;
 use granule_kcore::merge_candidates::MergeCandidates;
-use granule_kcore::sizes;
 use granule_trace::recorder::Sink;
 use granule_trace::recorder::{Counters, Counts};
 
@@ -281,39 +280,13 @@ pub(super) unsafe fn set_valid(
     valid: bool,
 ) -> Result<Counts, TableError> {
     let counters = Counters::new();
-    let change = SetValid {
-        kernel,
-        environment: kernel.environment(&counters, KernelTableAllocator::Empty, Flush::Now),
-        start,
-        bytes,
-        valid,
-    };
-    sizes::dispatch(kernel.geometry.page_size(), change)?;
+    let environment = kernel.environment(&counters, KernelTableAllocator::Empty, Flush::Now);
+    let (root, geometry) = (kernel.root, kernel.geometry);
+    // SAFETY: the root is the tree in TTBR1. The caller keeps the rules for the pages.
+    unsafe { lock_free::set_valid(root, geometry, environment, start, bytes, valid)? };
     // From here on the caller uses the pages, or relies on a fault.
     Recorder::new(kernel.page()).assume_visible(start, bytes);
     Ok(counters.get())
-}
-
-struct SetValid<'a> {
-    kernel: &'a Kernel,
-    environment: KernelEnvironment<'a>,
-    start: VirtualAddress,
-    bytes: u64,
-    valid: bool,
-}
-
-impl Dispatch for SetValid<'_> {
-    type Output = Result<(), TableError>;
-
-    fn run<P: Page>(self) -> Self::Output {
-        let (root, geometry) = (self.kernel.root, self.kernel.geometry);
-        let (environment, start, bytes) = (self.environment, self.start, self.bytes);
-        // SAFETY: the root is the tree in TTBR1. Only `set_valid` makes this, and its caller keeps the rules for the
-        // pages.
-        unsafe {
-            lock_free::set_valid::<P, _>(root, geometry, environment, start, bytes, self.valid)
-        }
-    }
 }
 
 impl TableState {

@@ -18,15 +18,13 @@
 //!
 //! # Page sizes
 //!
-//! An image for every page size has the code that is compiled per page size three times, so the kernel needs
-//! little of it. All tables use one kind of environment: recording, counting and conflict injection are
-//! switched at run time and tested once a call, a call stores a run of entries, and the source of table pages
-//! is a value. Each operation thus has one instance per page size, behind the one type of [`walker`]; callers
-//! take the size as a value and are compiled once, and bulk stores are functions without any page size. Other
-//! parts have instances of their own: the boot tables, because code with the MMU off may not call through
-//! pointers, the published strategies of the linear map ([`map`]), the tables that lead out of this kernel
-//! ([`transition`]), and the spaces of programs (`task::address_space`). `cargo xtask size` lists all code
-//! per page size by symbol; docs/performance.md has the cost of an image for every size.
+//! Code has the page size as a value, and is compiled once: [`walker`] has the library's tree of any page size,
+//! for the boot tables, the kernel's tables and those that lead out of this kernel ([`transition`]). All use few
+//! kinds of environment: recording, counting and conflict injection are switched at run time and tested once a
+//! call, and the source of table pages is a value. Loops over entries add a step that was computed before. Two
+//! parts are compiled per page size: the spaces of programs that have the kernel's (`task::address_space`), for
+//! their page faults, and the published strategies of the linear map ([`map`]). `cargo xtask size` lists them by
+//! symbol; docs/performance.md has the cost of an image for every size.
 
 pub(crate) mod early_tables;
 pub(crate) mod environment;

@@ -391,9 +391,9 @@ pub(crate) fn walk(
     };
     let fault = if extent == SelfCheck::Sample {
         let tables = &*tables;
-        walker::visit_all(tables, |entry| look(Some(tables), entry))
+        tables.visit_all(|entry| look(Some(tables), entry))
     } else {
-        walker::visit_runs(tables, &mut |entry| look(None, entry))
+        tables.visit_runs(|entry| look(None, entry))
     };
     if let ControlFlow::Break(fault) = fault {
         return Err(fault);

@@ -15,7 +15,7 @@
 )]
 
 use super::map::{LinearMap, NoTableMemory, Request, extend_arena};
-use super::walker::{self, Tree};
+use super::walker::Tree;
 use crate::cpu::parking;
 use crate::mm::selfcheck::{self, Fault, Looked};
 use granule::arch::bbm_policy::Decision;
@@ -77,9 +77,8 @@ pub(crate) fn split(
     let window = (highest.start.0 + highest.bytes).wrapping_sub(lowest.start.0);
     // The TLBI at the end of the split removes every block from this CPU's TLB. The other CPUs return with an
     // empty TLB.
-    let added = parking::with_others_parked(|| {
-        walker::limit_leaves(tables, lowest.start, window, Leaves::PAGES)
-    })?;
+    let added =
+        parking::with_others_parked(|| tables.limit_leaves(lowest.start, window, Leaves::PAGES))?;
     map.split_to_pages = Some(added as u64);
     map.stats = stats;
 

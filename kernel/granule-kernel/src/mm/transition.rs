@@ -3,13 +3,9 @@
 
 #![allow(unsafe_code, reason = "tables that are freed once, by their owner")]
 
-use super::environment::KernelEnvironment;
 use super::kernel_tables::{self, Kernel};
 use core::mem::ManuallyDrop;
 use core::ops::Deref;
-use granule::arch::Dispatch;
-use granule::arch::Page;
-use granule_kcore::sizes;
 use granule_kexec::{Needs, Transition, TransitionError};
 use granule_trace::recorder::Counters;
 
@@ -29,8 +25,7 @@ impl TransitionTables {
     ) -> Result<Self, TransitionError> {
         let counters = Counters::new();
         let environment = kernel_tables::apart(kernel, &counters);
-        let size = needs.upper.page_size();
-        let transition = sizes::dispatch(size, Build { environment, needs })?;
+        let transition = granule_kexec::build(environment, needs)?;
         Ok(Self {
             transition: ManuallyDrop::new(transition),
             count: counters.get().tables,
@@ -58,42 +53,8 @@ impl Drop for TransitionTables {
         let transition = unsafe { ManuallyDrop::take(&mut self.transition) };
         let counters = Counters::new();
         let environment = kernel_tables::apart(self.kernel, &counters);
-        let [_, upper] = transition.geometries();
-        let free = Free {
-            environment,
-            transition,
-        };
-        sizes::dispatch(upper.page_size(), free);
-    }
-}
-
-/// The arguments of [`granule_kexec::build`].
-struct Build<'a> {
-    environment: KernelEnvironment<'a>,
-    needs: &'a Needs<'a>,
-}
-
-impl Dispatch for Build<'_> {
-    type Output = Result<Transition, TransitionError>;
-
-    fn run<P: Page>(self) -> Self::Output {
-        granule_kexec::build::<P, _>(self.environment, self.needs)
-    }
-}
-
-/// The arguments of [`granule_kexec::free`].
-struct Free<'a> {
-    environment: KernelEnvironment<'a>,
-    transition: Transition,
-}
-
-impl Dispatch for Free<'_> {
-    type Output = ();
-
-    fn run<P: Page>(self) {
-        // SAFETY: the only `Free` is that of `TransitionTables`. The tables came from the page allocator, as
-        // the environment's do, which reaches all of its pages. No CPU walks them: only `relocate::leave`
-        // loads their roots, and it does not return.
-        unsafe { granule_kexec::free::<P, _>(self.environment, self.transition) };
+        // SAFETY: the tables came from the page allocator, as the environment's do, which reaches all of its
+        // pages. No CPU walks them: only `relocate::leave` loads their roots, and it does not return.
+        unsafe { granule_kexec::free(environment, transition) };
     }
 }

@@ -1,11 +1,10 @@
 //! The kernel's tables, as the library's tree of any page size.
 //!
 //! Code that works on tables once the MMU is on describes their environment ([`KernelEnvironment`]), opens them
-//! ([`open`]) and uses [`Tree`], whose type has no page size. So the code for each page size is compiled for one
-//! kind of environment, and its callers are compiled once. Hot loops see the page size as a constant; every
-//! operation tests once which it is. Few other places in the kernel name a type of page size: the strategies
-//! of the linear map ([`super::map`]), whose loops run over entries, [`super::transition`], the spaces of
-//! programs, and the code that runs with the MMU off.
+//! ([`open`]) and uses [`Tree`], whose type has no page size, so the code and its callers are compiled once. Its
+//! loops over entries add a step that they know before they begin. Few places in the kernel name a type of
+//! page size: the strategies of the linear map ([`super::map`]), and the spaces of programs that have the
+//! kernel's page size.
 
 #![allow(unsafe_code, reason = "hands on what the caller of `open` promises")]
 
@@ -14,14 +13,16 @@ use super::phys_to_virt::KernelPhysToVirt;
 use crate::trace::recorder::Recorder;
 use core::ops::{ControlFlow, Deref, DerefMut};
 use granule::arch::tlbi::{Invalidation, TlbiScope};
-use granule::arch::{Attributes, Geometry, Kind, Page, PhysicalAddress, VirtualAddress};
+use granule::arch::{Attributes, Geometry, Kind, PhysicalAddress, VirtualAddress};
 use granule::linear::{self, Arena};
 use granule::table::{
-    self, AnyPageTables, Entry, ForTables, Leaves, Live, PageTables, Piece, Reservation,
-    TableEnvironment, TableError, Visit,
+    self, AnyPageTables, Live, Piece, Reservation, TableEnvironment, TableError, Visit,
 };
 #[cfg(feature = "test-image")]
-use granule::{arch::Descriptor, table::Visibility};
+use granule::{
+    arch::Descriptor,
+    table::{Entry, Visibility},
+};
 use granule_trace::recorder::Sink;
 
 /// Tables in the kernel's environment.
@@ -92,18 +93,8 @@ fn environment<'t, 'a>(tree: &'t mut Tree<'a>) -> &'t mut KernelEnvironment<'a> 
 
 /// See [`linear::create`].
 pub(crate) fn make_direct(tree: &mut Tree<'_>, pieces: &[Piece]) -> Result<(), TableError> {
-    tree.with(Direct(pieces))
-}
-
-struct Direct<'p>(&'p [Piece]);
-
-impl<'a> ForTables<KernelEnvironment<'a>> for Direct<'_> {
-    type Output = Result<(), TableError>;
-
-    fn run<P: Page>(self, tables: &mut PageTables<P, KernelEnvironment<'a>>) -> Self::Output {
-        // SAFETY: as the caller of `open` vouches. These pieces are the map in which the arena's RAM is found.
-        unsafe { linear::create(tables, self.0, KernelEnvironment::arena) }
-    }
+    // SAFETY: as the caller of `open` vouches. These pieces are the map in which the arena's RAM is found.
+    unsafe { linear::create(tree, pieces, KernelEnvironment::arena) }
 }
 
 /// Unmaps a range. It is relied on as empty from here on, as its owner made it empty for that, unless its TLBIs
@@ -120,59 +111,10 @@ pub(crate) fn unmap(
     Ok(())
 }
 
-/// See [`PageTables::limit_leaves`].
-pub(crate) fn limit_leaves(
-    tree: &mut Tree<'_>,
-    start: VirtualAddress,
-    bytes: u64,
-    leaves: Leaves,
-) -> Result<usize, TableError> {
-    tree.with(LimitLeaves(start, bytes, leaves))
-}
-
-struct LimitLeaves(VirtualAddress, u64, Leaves);
-
-impl<E: TableEnvironment> ForTables<E> for LimitLeaves {
-    type Output = Result<usize, TableError>;
-
-    fn run<P: Page>(self, tables: &mut PageTables<P, E>) -> Self::Output {
-        tables.limit_leaves(self.0, self.1, self.2)
-    }
-}
-
-/// See [`PageTables::visit_all`].
-pub(crate) fn visit_all<B>(
-    tree: &Tree<'_>,
-    visit: impl FnMut(&Entry) -> ControlFlow<B, Visit>,
-) -> ControlFlow<B> {
-    let geometry = *tree.geometry();
-    let visited = tree.visit(geometry.base(), geometry.span(), visit);
-    // The range is the geometry's own.
-    visited.unwrap_or(ControlFlow::Continue(()))
-}
-
-/// See [`PageTables::visit_runs`].
-pub(crate) fn visit_runs<B>(
-    tree: &mut Tree<'_>,
-    visit: &mut dyn FnMut(&Entry) -> ControlFlow<B, Visit>,
-) -> ControlFlow<B> {
-    tree.with(Runs(visit))
-}
-
-struct Runs<'v, B>(&'v mut dyn FnMut(&Entry) -> ControlFlow<B, Visit>);
-
-impl<E: TableEnvironment, B> ForTables<E> for Runs<'_, B> {
-    type Output = ControlFlow<B>;
-
-    fn run<P: Page>(self, tables: &mut PageTables<P, E>) -> Self::Output {
-        tables.visit_runs(self.0)
-    }
-}
-
 /// The number of leaves, and whether none of them is writable and executable.
 pub(crate) fn leaves(tree: &Tree<'_>) -> (u64, bool) {
     let (mut leaves, mut sound) = (0, true);
-    let _ = visit_all::<()>(tree, |found| {
+    let _ = tree.visit_all::<()>(|found| {
         if found.kind == Kind::Leaf {
             leaves += 1;
             let permissions = Attributes::decode(found.descriptor, tree.geometry()).permissions;

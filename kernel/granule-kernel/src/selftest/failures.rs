@@ -166,7 +166,7 @@ pub(crate) fn corrupt(
         return;
     }
     let mut largest: Option<Entry> = None;
-    let ControlFlow::Continue(()) = walker::visit_all(tables, |entry| {
+    let ControlFlow::Continue(()) = tables.visit_all(|entry| {
         let in_linear = placement.physical_address(entry.start).is_some();
         let larger = || largest.is_none_or(|largest| entry.bytes > largest.bytes);
         // The last one: the first tables are those around the image, which a sample walks.

@@ -111,7 +111,7 @@ fn spoil(kernel: &Kernel, loaded: &Loaded, words: &TestWords) {
     }
     if words.loosen {
         let list = shown(loaded.list.head().0);
-        let found = walker::visit_all(&tables, |entry| {
+        let found = tables.visit_all(|entry| {
             let holds = list.0.wrapping_sub(entry.start.0) < entry.bytes;
             if entry.kind == Kind::Leaf && holds {
                 return ControlFlow::Break(*entry);

@@ -25,8 +25,8 @@ use crate::trace::recorder::Recorder;
 use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use granule::arch::Page;
 use granule::arch::registers::{Tcr, Ttbr};
+use granule::arch::{AnyPage, Page, PageChoice};
 use granule::arch::{Dispatch, PageSize, PhysicalAddress, VirtualAddress};
 use granule::space::asid::{AsidCpu, AsidMap, Asids, SpaceAsid};
 use granule::space::{Access, Advice, Fault, Rights, Space, SpaceError, Stats, Vmas, asid};
@@ -80,9 +80,10 @@ pub(crate) type Done = Result<(), SpaceError>;
 /// The memory of a space's pages.
 type Memory<P, E> = UserMemory<P, <E as SpaceKind>::Ground>;
 
-struct Typed<P: Page, E: SpaceKind> {
+struct Typed<P: PageChoice, E: SpaceKind> {
     /// `None` only during the drop.
     space: Option<Space<'static, P, E::Environment, Memory<P, E>>>,
+    page_size: PageSize,
     /// The memory of the areas: the drop takes the space first.
     nodes: AreaNodes,
     /// The ASID that the space was given last.
@@ -138,32 +139,32 @@ pub(super) fn close_numbers() {
 }
 
 /// An empty space; `None` if memory is exhausted, also without unused files.
-fn make<P: Page, E: SpaceKind>() -> Option<Boxed<Shared<Typed<P, E>>>> {
+fn make<P: PageChoice, E: SpaceKind>(size: PageSize) -> Option<Boxed<Shared<Typed<P, E>>>> {
     loop {
-        match try_make() {
+        match try_make(size) {
             None if file_cache::shrink() => {}
             made => return made,
         }
     }
 }
 
-fn try_make<P: Page, E: SpaceKind>() -> Option<Boxed<Shared<Typed<P, E>>>> {
+fn try_make<P: PageChoice, E: SpaceKind>(size: PageSize) -> Option<Boxed<Shared<Typed<P, E>>>> {
     let (platform, kernel) = (platform::get()?, kernel_tables::kernel()?);
-    let shape = platform.shape(P::SIZE)?;
-    if E::Ground::ANY_SIZE && P::SIZE != kernel.geometry.page_size() {
+    let shape = platform.shape(size)?;
+    if E::Ground::ANY_SIZE && size != kernel.geometry.page_size() {
         owned::use_pieces();
     }
     // SAFETY: every table is a frame of the page allocator, which the linear map maps writable.
     let memory = unsafe { Offset::new(kernel.placement.distance()) };
     // SAFETY: the page allocator has all frames that the boot did not keep, and the linear map
     // covers them.
-    let pages = unsafe { SizedTables::new(kernel, P::SIZE) };
+    let pages = unsafe { SizedTables::new(kernel, size) };
     let plain = ProgramTables {
         memory,
         source: pages,
         capabilities: platform.capabilities,
     };
-    let environment = E::environment(plain, P::SIZE.bytes());
+    let environment = E::environment(plain, size.bytes());
     // SAFETY: the drop of `Typed` drops the space first.
     let mut nodes = unsafe { AreaNodes::new() };
     let first = nodes.first()?;
@@ -173,17 +174,18 @@ fn try_make<P: Page, E: SpaceKind>() -> Option<Boxed<Shared<Typed<P, E>>>> {
         asid: SpaceAsid::none(),
         root: AtomicU64::new(0),
         tcr: shape.tcr,
-        page_size: P::SIZE,
+        page_size: size,
         drop: drop_typed::<P, E>,
         tables: UnmaskedLock::new(Typed {
             space: Some(space),
+            page_size: size,
             nodes,
             asid: None,
         }),
     })
 }
 
-fn erase<P: Page, E: SpaceKind>(made: Boxed<Shared<Typed<P, E>>>) -> AddressSpace {
+fn erase<P: PageChoice, E: SpaceKind>(made: Boxed<Shared<Typed<P, E>>>) -> AddressSpace {
     let pointer: *mut Shared<dyn Tables> = made.into_pointer().as_ptr();
     // SAFETY: the pointer comes from a non-null pointer.
     AddressSpace(unsafe { NonNull::new_unchecked(pointer) })
@@ -192,18 +194,22 @@ fn erase<P: Page, E: SpaceKind>(made: Boxed<Shared<Typed<P, E>>>) -> AddressSpac
 /// # Safety
 ///
 /// `shared` must come from [`erase`] for this page size and environment, and nothing may use it afterwards.
-unsafe fn drop_typed<P: Page, E: SpaceKind>(shared: NonNull<()>) {
+unsafe fn drop_typed<P: PageChoice, E: SpaceKind>(shared: NonNull<()>) {
     // SAFETY: the caller guarantees it.
     drop(unsafe { Boxed::from_pointer(shared.cast::<Shared<Typed<P, E>>>()) });
 }
 
-impl<P: Page, E: SpaceKind> Typed<P, E> {
+impl<P: PageChoice, E: SpaceKind> Typed<P, E> {
+    fn memory(&self) -> Memory<P, E> {
+        UserMemory::new(self.page_size)
+    }
+
     /// Records that the programs of the space use a range as the tables map it from here on.
     fn assume_visible(&self, start: u64, bytes: u64) {
         if E::MAY_RECORD
             && let Some(asid) = self.asid
         {
-            let sink = Recorder::new(P::SIZE.bytes());
+            let sink = Recorder::new(self.page_size.bytes());
             sink.assume_visible_in(asid, VirtualAddress(start), bytes);
         }
     }
@@ -234,25 +240,26 @@ impl<P: Page, E: SpaceKind> Typed<P, E> {
     }
 }
 
-impl<P: Page, E: SpaceKind> Drop for Typed<P, E> {
+impl<P: PageChoice, E: SpaceKind> Drop for Typed<P, E> {
     fn drop(&mut self) {
         let Some(mut space) = self.space.take() else {
             return;
         };
-        space.clear(&mut UserMemory::new());
+        let mut memory = self.memory();
+        space.clear(&mut memory);
         let stats = space.stats();
         GONE.with(|gone| *gone = gone.and(stats));
         // SAFETY: the space has no user left, so no CPU is in it.
-        let _ = unsafe { space.destroy(&mut UserMemory::new()) };
+        let _ = unsafe { space.destroy(&mut memory) };
     }
 }
 
-impl<P: Page, E: SpaceKind> Tables for Typed<P, E> {
+impl<P: PageChoice, E: SpaceKind> Tables for Typed<P, E> {
     fn map(&mut self, start: u64, bytes: u64, rights: Rights, label: u8) -> Done {
         self.with_room(|space| space.map(VirtualAddress(start), bytes, rights, label))
     }
     fn replace(&mut self, start: u64, bytes: u64, new: Option<(Rights, u8)>) -> Done {
-        let (at, frames) = (VirtualAddress(start), &mut UserMemory::new());
+        let (at, frames) = (VirtualAddress(start), &mut self.memory());
         let done = self.with_room(|space| match new {
             Some((rights, label)) => space.map_over(at, bytes, rights, label, frames),
             None => space.unmap(at, bytes, frames),
@@ -261,8 +268,8 @@ impl<P: Page, E: SpaceKind> Tables for Typed<P, E> {
         done
     }
     fn discard(&mut self, start: u64, bytes: u64) -> Done {
-        let done = self
-            .with_room(|space| space.discard(VirtualAddress(start), bytes, &mut UserMemory::new()));
+        let frames = &mut self.memory();
+        let done = self.with_room(|space| space.discard(VirtualAddress(start), bytes, frames));
         self.assume_visible(start, bytes);
         done
     }
@@ -270,15 +277,16 @@ impl<P: Page, E: SpaceKind> Tables for Typed<P, E> {
         self.with_room(|space| space.advise(VirtualAddress(start), bytes, advice))
     }
     fn protect(&mut self, start: u64, bytes: u64, rights: Rights) -> Done {
-        let done = self.with_room(|space| {
-            space.protect(VirtualAddress(start), bytes, rights, &mut UserMemory::new())
-        });
+        let frames = &mut self.memory();
+        let done =
+            self.with_room(|space| space.protect(VirtualAddress(start), bytes, rights, frames));
         self.assume_visible(start, bytes);
         done
     }
     fn fault(&mut self, address: u64, access: Access) -> Result<Fault, SpaceError> {
+        let mut frames = self.memory();
         let mut fault = |space: &mut Space<'static, P, E::Environment, Memory<P, E>>| {
-            space.fault(VirtualAddress(address), access, &mut UserMemory::new())
+            space.fault(VirtualAddress(address), access, &mut frames)
         };
         let first = self.space.as_mut().ok_or(SpaceError::NotEmpty);
         let mut done = first.and_then(&mut fault);
@@ -291,19 +299,20 @@ impl<P: Page, E: SpaceKind> Tables for Typed<P, E> {
             // Again, because what failed for want of memory has changed nothing that a program sees.
             done = self.with_room(fault);
         }
-        self.assume_visible(address & !(P::SIZE.bytes() - 1), P::SIZE.bytes());
+        let page = self.page_size.bytes();
+        self.assume_visible(address & !(page - 1), page);
         done
     }
     fn frame_for(&mut self, address: u64, access: Access) -> Result<PhysicalAddress, SpaceError> {
-        let done = self.with_room(|space| {
-            space.frame_for(VirtualAddress(address), access, &mut UserMemory::new())
-        });
-        self.assume_visible(address & !(P::SIZE.bytes() - 1), P::SIZE.bytes());
+        let frames = &mut self.memory();
+        let done = self.with_room(|space| space.frame_for(VirtualAddress(address), access, frames));
+        let page = self.page_size.bytes();
+        self.assume_visible(address & !(page - 1), page);
         done
     }
     unsafe fn map_shared(&mut self, start: u64, bytes: u64, first: PhysicalAddress) -> Done {
+        let frames = &mut self.memory();
         let space = self.space.as_mut().ok_or(SpaceError::NotEmpty)?;
-        let frames = &mut UserMemory::new();
         // SAFETY: the caller keeps the rules.
         let done = unsafe { space.map_shared(VirtualAddress(start), bytes, first, frames) };
         self.assume_visible(start, bytes);
@@ -311,17 +320,18 @@ impl<P: Page, E: SpaceKind> Tables for Typed<P, E> {
     }
     fn fork(&mut self) -> Result<AddressSpace, SpaceError> {
         let address = VirtualAddress(0);
-        let mut child = make::<P, E>().ok_or(SpaceError::OutOfFrames { address })?;
+        let mut child = make::<P, E>(self.page_size).ok_or(SpaceError::OutOfFrames { address })?;
         let needed = self.vmas().nodes();
         let Shared { tables, root, .. } = &mut *child;
         let other = tables.get_mut();
+        let frames = &mut self.memory();
         self.with_room(|space| {
             let child = other.space.as_mut().ok_or(SpaceError::NotEmpty)?;
             let missing = needed.saturating_sub(child.vmas().spare_nodes());
             if !other.nodes.lend(child, missing) {
                 return Err(SpaceError::OutOfFrames { address });
             }
-            space.fork_into(child, &mut UserMemory::new())
+            space.fork_into(child, frames)
         })?;
         *root.get_mut() = other.publish().map_or(0, Ttbr::bits);
         // The parent's pages are read-only now, so that the first write copies them.
@@ -357,16 +367,16 @@ impl AddressSpace {
         impl Dispatch for Make {
             type Output = Option<AddressSpace>;
             fn run<P: Page>(self) -> Self::Output {
-                let kernel = kernel_tables::kernel()?.geometry.page_size();
-                let is_kernels = sizes::MIN == sizes::MAX || kernel == P::SIZE;
-                if is_kernels && !Recorder::new(0).is_active() {
-                    make::<P, Common>().map(erase)
-                } else {
-                    make::<P, General>().map(erase)
-                }
+                make::<P, Common>(P::SIZE).map(erase)
             }
         }
-        sizes::dispatch(size, Make)
+        let kernel = kernel_tables::kernel()?.geometry.page_size();
+        let is_kernels = sizes::MIN == sizes::MAX || kernel == size;
+        if is_kernels && !Recorder::new(0).is_active() {
+            sizes::dispatch(size, Make)
+        } else {
+            make::<AnyPage, General>(size).map(erase)
+        }
     }
 
     pub(crate) fn page_size(&self) -> PageSize {

@@ -4,7 +4,7 @@
 #![allow(unsafe_code, reason = "memory that a space has until it ends")]
 
 use super::owned::{self, Chain};
-use granule::arch::Page;
+use granule::arch::PageChoice;
 use granule::space::{Space, UserFrames, VmaNode};
 use granule::table::TableEnvironment;
 
@@ -33,7 +33,7 @@ impl AreaNodes {
     // `inline(never)`: each operation on each kind of space has a call.
     #[cold]
     #[inline(never)]
-    pub(super) fn lend<P: Page, E: TableEnvironment, F: UserFrames>(
+    pub(super) fn lend<P: PageChoice, E: TableEnvironment, F: UserFrames>(
         &mut self,
         space: &mut Space<'static, P, E, F>,
         mut missing: usize,

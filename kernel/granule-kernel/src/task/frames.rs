@@ -7,7 +7,7 @@ use crate::mm::kernel_tables::pointer;
 use crate::mm::{pages, sized};
 use core::arch::asm;
 use core::marker::PhantomData;
-use granule::arch::{Page, PhysicalAddress};
+use granule::arch::{PageChoice, PageSize, PhysicalAddress};
 use granule::space::{UserFrames, Wanted};
 use granule::table::FreedFrames;
 
@@ -37,21 +37,33 @@ impl Ground for AnySized {
 /// The memory of programs whose pages have size `P`, guarded by the page allocator's lock. With
 /// [`KernelSized`], `P` must be the kernel's page size.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct UserMemory<P: Page, G: Ground = KernelSized>(PhantomData<(P, G)>);
+pub(crate) struct UserMemory<P: PageChoice, G: Ground = KernelSized>(PageSize, PhantomData<(P, G)>);
 
-impl<P: Page, G: Ground> UserMemory<P, G> {
-    /// Access to the one account of frames.
-    pub(crate) const fn new() -> Self {
-        Self(PhantomData)
+impl<P: PageChoice, G: Ground> UserMemory<P, G> {
+    /// Access to the one account of frames, for pages of `size`.
+    pub(crate) const fn new(size: PageSize) -> Self {
+        Self(size, PhantomData)
+    }
+
+    /// The page size: a constant, unless `P` is that of any.
+    const fn size(&self) -> PageSize {
+        match P::ONLY {
+            Some(size) => size,
+            None => self.0,
+        }
     }
 }
 
 // SAFETY: pages come from the page allocator, which gives each frame to one owner and counts owners; `sized` does
 // so for pages of other sizes. The allocator has only RAM that the linear map covers, below the kernel's physical
 // address size.
-unsafe impl<P: Page, G: Ground> UserFrames for UserMemory<P, G> {
+unsafe impl<P: PageChoice, G: Ground> UserFrames for UserMemory<P, G> {
+    fn page_size(&self) -> PageSize {
+        self.size()
+    }
+
     fn allocate(&mut self, wanted: Wanted) -> Option<PhysicalAddress> {
-        let size = P::SIZE;
+        let size = self.size();
         let best = match (wanted, G::ANY_SIZE) {
             (Wanted::Exactly(page), true) => sized::allocate_exactly(size, page),
             (Wanted::Exactly(frame), false) => pages::allocate_exactly(frame),
@@ -72,19 +84,19 @@ unsafe impl<P: Page, G: Ground> UserFrames for UserMemory<P, G> {
 
     fn allocate_run(&mut self, frames: u64) -> Option<PhysicalAddress> {
         if G::ANY_SIZE {
-            sized::allocate_run(P::SIZE, frames)
+            sized::allocate_run(self.size(), frames)
         } else {
             pages::allocate_singles(frames)
         }
     }
 
     fn zero(&mut self, first: PhysicalAddress, count: u64) {
-        zero(first, count << P::SIZE.shift());
+        zero(first, count << self.size().shift());
     }
 
     fn copy(&mut self, from: PhysicalAddress, to: PhysicalAddress) {
         if let (Some(from), Some(to)) = (pointer(from), pointer(to)) {
-            copy_page(from.as_ptr(), to.as_ptr(), P::SIZE.bytes());
+            copy_page(from.as_ptr(), to.as_ptr(), self.size().bytes());
         }
     }
 
@@ -93,7 +105,7 @@ unsafe impl<P: Page, G: Ground> UserFrames for UserMemory<P, G> {
     #[inline(never)]
     fn share(&mut self, first: PhysicalAddress, count: u64) {
         if G::ANY_SIZE {
-            sized::share(P::SIZE, first, count);
+            sized::share(self.size(), first, count);
         } else {
             pages::share(first, count);
         }
@@ -102,7 +114,7 @@ unsafe impl<P: Page, G: Ground> UserFrames for UserMemory<P, G> {
     #[inline(never)]
     fn release(&mut self, frames: FreedFrames) {
         if G::ANY_SIZE {
-            sized::release(P::SIZE, frames.first(), frames.count());
+            sized::release(self.size(), frames.first(), frames.count());
         } else {
             pages::release(frames.first(), frames.count());
         }
@@ -110,7 +122,7 @@ unsafe impl<P: Page, G: Ground> UserFrames for UserMemory<P, G> {
 
     fn is_shared(&self, frame: PhysicalAddress) -> bool {
         if G::ANY_SIZE {
-            sized::sharing(P::SIZE, frame, 1).0
+            sized::sharing(self.size(), frame, 1).0
         } else {
             pages::is_shared(frame)
         }
@@ -118,14 +130,14 @@ unsafe impl<P: Page, G: Ground> UserFrames for UserMemory<P, G> {
 
     fn sharing(&self, first: PhysicalAddress, count: u64) -> (bool, u64) {
         if G::ANY_SIZE {
-            sized::sharing(P::SIZE, first, count)
+            sized::sharing(self.size(), first, count)
         } else {
             pages::sharing(first, count)
         }
     }
 
     fn sync_instructions(&mut self, first: PhysicalAddress, count: u64) {
-        sync_instructions(first, count << P::SIZE.shift());
+        sync_instructions(first, count << self.size().shift());
     }
 }
 

@@ -2,7 +2,7 @@
 //! distinguished from what it must not find.
 
 use super::machine::PAGE;
-use granule::arch::PhysicalAddress;
+use granule::arch::{PageSize, PhysicalAddress};
 use granule::space::{UserFrames, Wanted};
 use granule::table::FreedFrames;
 
@@ -50,6 +50,10 @@ impl Frames {
 
 // SAFETY: a frame is given out when it has no owner, and owners are counted.
 unsafe impl UserFrames for Frames {
+    fn page_size(&self) -> PageSize {
+        PageSize::from_bytes(PAGE).unwrap()
+    }
+
     fn allocate(&mut self, wanted: Wanted) -> Option<PhysicalAddress> {
         let mut all = self.all.lock().unwrap();
         let is_free = |index: usize| all.get(index).is_some_and(|frame| frame.owners == 0);

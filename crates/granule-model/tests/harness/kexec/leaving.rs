@@ -185,7 +185,7 @@ impl<P: Page> Leaving<P> {
             read: read.all(),
             segments: &views,
         };
-        let transition = match build::<P, _>(machine, &needs) {
+        let transition = match build(machine, &needs) {
             Ok(transition) => transition,
             Err(why) => panic!("{why}"),
         };

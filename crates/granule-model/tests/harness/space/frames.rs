@@ -3,7 +3,7 @@
 
 use super::processes::user;
 use crate::machine::Shared;
-use granule::arch::PhysicalAddress;
+use granule::arch::{PageSize, PhysicalAddress};
 use granule::space::{UserFrames, Wanted};
 use granule::table::FreedFrames;
 use granule_model::{AccessKind, Barrier, Event, Outcome, System};
@@ -115,6 +115,10 @@ impl Frames {
 
 // SAFETY: a frame is given out when it has no owner, and owners are counted.
 unsafe impl UserFrames for Frames {
+    fn page_size(&self) -> PageSize {
+        PageSize::from_bytes(self.page).unwrap_or(PageSize::MAX)
+    }
+
     fn allocate(&mut self, wanted: Wanted) -> Option<PhysicalAddress> {
         self.left = self.left.checked_sub(1)?;
         let wish = match wanted {

@@ -292,25 +292,25 @@ where
         end: u64,
     ) -> Result<(), Stop> {
         let barriers = !level.is_last() || self.barriers == Barriers::Entry;
-        let step = P::SIZE.entry_bytes(level);
+        let (shift, group) = (P::SIZE.level_shift(level), plan.group(P::SIZE, level));
         let mut at = start;
         while at < end {
-            let (count, hint) = plan.run(P::SIZE, level, at, end);
+            let (count, hint) = plan.run(shift, group, at, end);
             let output = PhysicalAddress(plan.output(at));
             let entries = Entries {
                 first: P::SIZE.index(at, level),
                 count,
                 descriptor: Descriptor::leaf(&self.geometry, level, output, plan.bits() | hint),
-                step,
+                step: 1 << shift,
                 barriers,
             };
             // SAFETY: as for `link`; a run never leaves its table.
             let written = unsafe { self.environment.write(slot, &entries) };
             if written < count {
-                let offset = at + ((written as u64) << P::SIZE.level_shift(level));
+                let offset = at + ((written as u64) << shift);
                 return Err(Stop::Occupied { offset });
             }
-            at += (count as u64) << P::SIZE.level_shift(level);
+            at += (count as u64) << shift;
         }
         Ok(())
     }

@@ -7,21 +7,19 @@ use crate::arch::image::{self, Permission};
 use crate::handover::record::Reason;
 use crate::handover::{BootChoice, BootRoots, EntryInfo, MmuConfig, TreeInfo};
 use crate::trace::early::Early;
-use granule::arch::Page;
 use granule::arch::registers::{Mair, Tcr, Ttbr};
 use granule::arch::{
-    Attributes, CpuFeatures, Descriptor, Dispatch, Geometry, Permissions, PhysicalAddress, Regime,
-    VaRange, VirtualAddress,
+    Attributes, CpuFeatures, Descriptor, Geometry, Permissions, PhysicalAddress, Regime, VaRange,
+    VirtualAddress,
 };
 use granule::linear::Arena;
 use granule::table::{
-    Leaves, Maintenance, Offset, PageTables, TableEnvironment, TableError, Visibility,
+    AnyPageTables, Leaves, Maintenance, Offset, TableEnvironment, TableError, Visibility,
 };
 use granule::{forward, hw};
 use granule_boot::kaslr::{Kaslr, Purpose};
 use granule_kcore::layout;
 use granule_kcore::line::Line;
-use granule_kcore::sizes;
 use granule_kcore::trace::area::Area;
 use granule_trace::recorder::Traced;
 
@@ -78,7 +76,15 @@ pub(super) fn build(
         trace,
         early,
     };
-    sizes::dispatch(page_size, build)
+    match build.tables() {
+        Ok(tables) => tables,
+        Err(error) => {
+            let mut message = Line::<224>::new();
+            message.push(b"the boot tables cannot be built: ");
+            message.push(text(error).as_bytes());
+            park::park(Reason::Tables, message.bytes())
+        }
+    }
 }
 
 struct Build<'a> {
@@ -104,22 +110,6 @@ fn kimage_vaddr(kaslr: Kaslr) -> u64 {
     )
 }
 
-impl Dispatch for Build<'_> {
-    type Output = BootTables;
-
-    fn run<P: Page>(self) -> BootTables {
-        match self.tables::<P>() {
-            Ok(tables) => tables,
-            Err(error) => {
-                let mut message = Line::<224>::new();
-                message.push(b"the boot tables cannot be built: ");
-                message.push(text(error).as_bytes());
-                park::park(Reason::Tables, message.bytes())
-            }
-        }
-    }
-}
-
 /// The error as one line of constant text. Numbers cannot be formatted here.
 const fn text(error: TableError) -> &'static str {
     match error {
@@ -143,21 +133,22 @@ const fn text(error: TableError) -> &'static str {
 }
 
 impl Build<'_> {
-    fn tables<P: Page>(&self) -> Result<BootTables, TableError> {
+    fn tables(&self) -> Result<BootTables, TableError> {
         let load = self.entry.load;
         let pool = image::static_pool();
-        let page = P::SIZE.bytes();
+        let page_size = self.upper.page_size();
+        let page = page_size.bytes();
         // SAFETY: nothing else uses the static pool, and with the MMU off a physical address is the pointer.
         let arena = unsafe {
             Arena::new(
                 Offset::new(0),
                 PhysicalAddress(load.wrapping_add(pool.start)),
                 PhysicalAddress(load.wrapping_add(pool.end)),
-                P::SIZE,
+                page_size,
             )
         };
         let environment = Traced::new(Flat(arena), self.early);
-        let mut low = PageTables::<P, _>::new(self.lower, environment)?;
+        let mut low = AnyPageTables::new(self.lower, environment)?;
         let code = (load + image::idmap_text().start) & !(page - 1);
         let executable = Attributes::normal(Permissions::READ_EXECUTE);
         map(
@@ -255,10 +246,10 @@ impl Build<'_> {
     }
 }
 
-/// See [`PageTables::map`]. Not in line, because the image has the tables of three page sizes.
+/// See [`AnyPageTables::map`]. Not in line, because it has many callers.
 #[inline(never)]
-fn map<P: Page, E: TableEnvironment>(
-    tables: &mut PageTables<P, E>,
+fn map<E: TableEnvironment>(
+    tables: &mut AnyPageTables<E>,
     start: VirtualAddress,
     output: PhysicalAddress,
     bytes: u64,
