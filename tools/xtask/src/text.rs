@@ -195,28 +195,6 @@ fn stack_sizes(mut section: &[u8]) -> Result<Vec<(u64, u64)>> {
 mod tests {
     use super::*;
 
-    /// The README has a column for each recorded row.
-    #[test]
-    fn the_readme_shows_the_recorded_sizes() {
-        let recorded = files::text(&root().join("docs/results/text.json")).unwrap();
-        let recorded: serde_json::Value = serde_json::from_str(&recorded).unwrap();
-        let rows = recorded["results"][0]["rows"].as_array().unwrap();
-        let column = |key: &str| {
-            rows.iter()
-                .map(|row| row[key].to_string())
-                .collect::<Vec<_>>()
-        };
-        let line = |cells: Vec<String>| format!("| {} |", cells.join(" | ")).replace('"', "");
-        let expected = [
-            line(column("what")),
-            line(vec!["---".into(); rows.len()]),
-            line(column("bytes")),
-        ];
-        let readme = files::text(&root().join("README.md")).unwrap();
-        let expected = expected.join("\n");
-        assert!(readme.contains(&expected), "README.md lacks:\n{expected}");
-    }
-
     #[test]
     fn stack_sizes_are_read_and_a_cut_record_is_an_error() {
         let section = [

@@ -304,6 +304,27 @@ const fn range_granules(num: u64, scale: u32) -> u64 {
     (num + 1) << (5 * scale + 1)
 }
 
+/// Operations by address whose operands differ by a step. Their addresses lie in one half of the
+/// address space, so that no step carries out of bits 43:0 of the operand, address bits 55:12.
+struct Singles {
+    first: u64,
+    step: u64,
+    count: u64,
+}
+
+impl Singles {
+    #[inline(always)]
+    fn issue(self, scope: TlbiScope, all_asids: bool, issue: &mut impl FnMut(TlbiOp)) {
+        for entry in 0..self.count {
+            issue(TlbiOp::Address {
+                operand: self.first + entry * self.step,
+                scope,
+                all_asids,
+            });
+        }
+    }
+}
+
 /// Calls `issue` with each instruction that `what` needs in tables of `geometry`, which gives the
 /// granule, the level hints and the base of range operations.
 ///
@@ -332,22 +353,16 @@ pub(crate) fn plan(
         return;
     }
     if !by_range {
-        let addresses = (0..singles).map(|entry| (start - before).wrapping_add(entry * stride));
-        // The usual forms have loops of their own, in which only the operand varies.
-        let mut all = |scope, all_asids| {
-            for address in addresses.clone() {
-                let operand = by_address.operand(address);
-                issue(TlbiOp::Address {
-                    operand,
-                    scope,
-                    all_asids,
-                });
-            }
+        let each = Singles {
+            first: by_address.operand(start - before),
+            step: stride >> 12,
+            count: singles,
         };
+        // The usual forms have loops of their own, in which only the operand varies.
         match (what.scope, what.asid) {
-            (TlbiScope::LastLevel, Some(_)) => all(TlbiScope::LastLevel, false),
-            (TlbiScope::LastLevel, None) => all(TlbiScope::LastLevel, true),
-            (scope, asid) => all(scope, asid.is_none()),
+            (TlbiScope::LastLevel, Some(_)) => each.issue(TlbiScope::LastLevel, false, &mut issue),
+            (TlbiScope::LastLevel, None) => each.issue(TlbiScope::LastLevel, true, &mut issue),
+            (scope, asid) => each.issue(scope, asid.is_none(), &mut issue),
         }
         return;
     }

@@ -257,23 +257,37 @@ unsafe fn fill_private(mut entry: *mut u64, count: usize, first: u64, step: u64)
         }
         return;
     }
-    for _ in 0..count / CHUNK {
-        // SAFETY: the chunk lies inside the `count` entries, which the caller promises are
-        // writable.
-        let chunk = unsafe { &mut *entry.cast::<[core::mem::MaybeUninit<u64>; CHUNK]>() };
-        let mut value = next;
+    // SAFETY: as the caller promises; the chunks of each size follow those of the one before.
+    unsafe {
+        fill_chunks::<CHUNK>(&mut entry, count / CHUNK, &mut next, step);
+        // A contiguous group, and what is left beside one.
+        fill_chunks::<8>(&mut entry, count % CHUNK / 8, &mut next, step);
+        fill_chunks::<1>(&mut entry, count % 8, &mut next, step);
+    }
+}
+
+/// Writes `count` chunks of `N` entries, and moves on behind them.
+///
+/// # Safety
+///
+/// As for [`fill_private`], for the entries of these chunks.
+#[inline(always)]
+unsafe fn fill_chunks<const N: usize>(
+    entry: &mut *mut u64,
+    count: usize,
+    next: &mut u64,
+    step: u64,
+) {
+    for _ in 0..count {
+        // SAFETY: the caller promises that the chunk's entries are writable.
+        let chunk = unsafe { &mut *entry.cast::<[core::mem::MaybeUninit<u64>; N]>() };
+        let mut value = *next;
         for slot in chunk {
             slot.write(value);
             value = value.wrapping_add(step);
         }
-        entry = entry.wrapping_add(CHUNK);
-        next = next.wrapping_add(step.wrapping_mul(CHUNK as u64));
-    }
-    for _ in 0..count % CHUNK {
-        // SAFETY: the pointer is to one of the `count` entries.
-        unsafe { entry.write(next) };
-        entry = entry.wrapping_add(1);
-        next = next.wrapping_add(step);
+        *entry = entry.wrapping_add(N);
+        *next = next.wrapping_add(step.wrapping_mul(N as u64));
     }
 }
 

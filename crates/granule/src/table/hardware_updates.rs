@@ -47,6 +47,8 @@ pub(super) struct Noted {
     dirty: BitChange,
     /// Whether hardware may still update a member.
     may_change: bool,
+    /// Whether each member has the notes of all.
+    alike: bool,
 }
 
 impl Noted {
@@ -74,6 +76,7 @@ impl<P: PageChoice, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             give: NOTHING,
             dirty: NOTHING,
             may_change: false,
+            alike: true,
         };
         // Neighbours are usually alike, so that most members cost a comparison.
         let mut last = u64::MAX;
@@ -82,6 +85,7 @@ impl<P: PageChoice, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             if member.0 == last {
                 continue;
             }
+            noted.alike &= last == u64::MAX;
             last = member.0;
             noted.give.set |= member.0 & Descriptor::ACCESS_FLAG;
             if self.geometry.is_dirty(member) {
@@ -147,6 +151,9 @@ impl<P: PageChoice, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
                 .entries(offset, end, self.size().entry_bytes(level));
             self.flush_now();
             noted = self.noted(first, level);
+        }
+        if noted.alike {
+            return;
         }
         for index in first.index..first.index + count {
             let member = self.load(first.table, index);

@@ -45,8 +45,9 @@ pub(super) struct Straddled {
     /// The first entry.
     first: Slot,
     level: Level,
-    /// The first offset of the leaf or group.
+    /// The first offset of the leaf or group, and the one behind it.
     start: u64,
+    end: u64,
     contiguous: bool,
     /// The first offsets of the entries that must become tables, and their number. Hardware may update
     /// an entry later, and the answer must stay the one that tables were reserved for.
@@ -145,24 +146,24 @@ impl<P: PageChoice, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
         change: &OfLeaf<'_>,
     ) -> Result<(), TableError> {
         let cut = Cut { from, to, change };
-        let first = self.straddled(from, &cut)?;
-        let second = self.straddled(to, &cut)?;
-        if first.is_none() && second.is_none() {
+        let mut leaves = [self.straddled(from, &cut)?, None];
+        if leaves[0].as_ref().is_none_or(|first| first.end <= to) {
+            // The first leaf does not reach the other edge.
+            leaves[1] = self.straddled(to, &cut)?;
+        }
+        if leaves.iter().all(Option::is_none) {
             return Ok(());
         }
-        self.split_leaves(first, second, &cut)
+        self.split_leaves(&leaves, &cut)
     }
 
-    /// Splits the leaves at the two edges, which may be one leaf.
+    /// Splits the leaves at the two edges.
     #[inline(never)]
     fn split_leaves(
         &mut self,
-        first: Option<Straddled>,
-        second: Option<Straddled>,
+        leaves: &[Option<Straddled>; 2],
         cut: &Cut<'_>,
     ) -> Result<(), TableError> {
-        let second = second.filter(|second| first.is_none_or(|first| first.start != second.start));
-        let leaves = [first, second];
         let mut needed = 0;
         for leaf in leaves.iter().flatten() {
             needed += self.tables_for(leaf, cut);
@@ -221,6 +222,7 @@ impl<P: PageChoice, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             first,
             level,
             start,
+            end,
             contiguous: entry.is_contiguous(),
             cut: [u64::MAX; 2],
             cuts: 0,
@@ -259,6 +261,8 @@ impl<P: PageChoice, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
 
     /// Whether the entry of `leaf` at `edge` must become a table, because `edge` lies strictly inside
     /// and one side of it changes.
+    #[cold]
+    #[inline(never)]
     fn cuts_entry(&self, leaf: &Straddled, edge: u64, change: &OfLeaf<'_>) -> bool {
         if edge & (self.size().entry_bytes(leaf.level) - 1) == 0 {
             return false;

@@ -21,6 +21,8 @@ pub(crate) struct Kernel {
     pub(crate) bbm: BbmLevel,
     /// Largest leaves allowed in the linear map.
     pub(crate) leaves: Leaves,
+    /// Bytes of the largest leaf that the geometry has.
+    pub(crate) largest: u64,
     /// Physical addresses of the image. Parts of its static storage that the boot no longer needs belong to
     /// the page allocator: see [`is_image`](Self::is_image).
     pub(crate) image: Range<u64>,

@@ -90,6 +90,11 @@ pub(crate) fn begin(request: &Request<'_>) {
         placement: request.placement,
         bbm: request.bbm_policy.level,
         leaves: request.leaves(),
+        largest: request
+            .geometry
+            .leaf_sizes()
+            .next()
+            .map_or(1, |size| size.bytes),
         image: request.image_start..request.image_start + image::bytes(),
         debug_pagealloc: request.parameters.debug_pagealloc,
     });

@@ -102,8 +102,7 @@ pub(super) fn note(kernel: &Kernel, state: &mut TableState, start: VirtualAddres
     if !merges(kernel) {
         return;
     }
-    let largest = kernel.geometry.leaf_sizes().next().map(|size| size.bytes);
-    let mask = largest.unwrap_or(1) - 1;
+    let mask = kernel.largest - 1;
     // The widened range may extend beyond the linear map. That is harmless: a step skips addresses outside
     // the map.
     let (first, last) = (start.0 & !mask, (start.0 + (bytes - 1)) | mask);
@@ -116,8 +115,10 @@ pub(crate) fn wake() {
     if !IN_BACKGROUND.load(Ordering::Relaxed) || AWAKE.load(Ordering::SeqCst) {
         return;
     }
-    let others = percpu::online().without(percpu::this().number()).without(0);
-    let idle = others.iter().find(|number| jobs::is_free(*number));
+    let this = percpu::this().number();
+    let is_idle =
+        |number: &usize| *number != this && percpu::is_online(*number) && jobs::is_free(*number);
+    let idle = (1..percpu::ready()).find(is_idle);
     if let Some(number) = idle
         && !AWAKE.swap(true, Ordering::SeqCst)
     {

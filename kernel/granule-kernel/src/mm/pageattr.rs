@@ -234,8 +234,7 @@ fn first_refused(
 ) -> Result<Option<VirtualAddress>, TableError> {
     let first = tree.visit(start, bytes, |entry| {
         let leaf = matches!(entry.kind, Kind::Leaf | Kind::PresentInvalid);
-        let permissions = Attributes::decode(entry.descriptor, &kernel.geometry).permissions;
-        if leaf && refused(&permissions) {
+        if leaf && refused(&Attributes::decode(entry.descriptor, &kernel.geometry).permissions) {
             return ControlFlow::Break(entry.start.max(start));
         }
         ControlFlow::Continue(Visit::Descend)

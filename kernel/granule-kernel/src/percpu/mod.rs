@@ -213,6 +213,11 @@ pub(crate) fn online() -> CpuSet {
     ONLINE.load(Ordering::Acquire)
 }
 
+/// Whether CPU `number` is one of these.
+pub(crate) fn is_online(number: usize) -> bool {
+    ONLINE.contains(number, Ordering::Acquire)
+}
+
 /// Adds CPU `number` to the CPUs that answer calls.
 pub(crate) fn now_online(number: usize) {
     ONLINE.add(number, Ordering::AcqRel);

@@ -1,6 +1,6 @@
-//! `cargo xtask figures`: makes the measurements, stores their results in `docs/results` and writes the one table of
-//! `docs/performance.md` from them. With `--check` it makes only the cheap measurements and compares their results
-//! with the stored ones, and the table with what the stored ones give.
+//! `cargo xtask figures`: makes the measurements, stores their results in `docs/results` and writes the tables of
+//! `docs/performance.md` and README.md from them. With `--check` it makes only the cheap measurements and compares their results
+//! with the stored ones, and the tables with what the stored ones give.
 //!
 //! `figures.toml` has the commands and the table's rows. `runs` runs the commands, `stored` has the files, `compare` the
 //! tolerances, `path` finds figures in results, `table` makes the table.
@@ -27,8 +27,8 @@ use xtask::files;
 use xtask::graph::{self, Job};
 use xtask::workspace::root;
 
-/// The document with the table.
-const DOCUMENT: &str = "docs/performance.md";
+/// The document with the table of all figures, and the one with the table of text.
+const DOCUMENTS: [&str; 2] = ["docs/performance.md", "README.md"];
 
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct FiguresOptions {
@@ -98,7 +98,11 @@ fn make(options: &FiguresOptions) -> Result<usize> {
         let failed = |error| vec![format!("run {}: {error:#}", run.name)];
         wrong.extend(lines.unwrap_or_else(failed));
     })?;
-    wrong.extend(write_table(&contents.rows, options.check)?);
+    let all = table::table(&contents.rows, &first_results(&contents.rows)?)?;
+    let text = stored::read("text")?.context("docs/results/text.json")?;
+    for (document, new) in DOCUMENTS.iter().zip([all, table::of_text(&text)?]) {
+        wrong.extend(write_table(document, &new, options.check)?);
+    }
     for line in &wrong {
         println!("wrong: {line}");
     }
@@ -143,24 +147,23 @@ fn check(run: &str, fresh: &[Value]) -> Result<Vec<String>> {
     Ok(lines.collect())
 }
 
-/// Writes the table, or compares it line by line with what the stored results give.
-fn write_table(rows: &[table::Row], check: bool) -> Result<Vec<String>> {
-    let new = table::table(rows, &first_results(rows)?)?;
-    let path = root().join(DOCUMENT);
+/// Writes the table of a document, or compares it line by line with what the stored results give.
+fn write_table(name: &str, new: &str, check: bool) -> Result<Vec<String>> {
+    let path = root().join(name);
     let document = files::text(&path)?;
-    let old = table::within(&document).context(DOCUMENT)?;
+    let old = table::within(&document).with_context(|| name.to_owned())?;
     if check {
         let only = |a: &str, b: &str, what: &str| -> Vec<String> {
             let lines = a.lines().filter(|line| b.lines().all(|it| it != *line));
             lines
-                .map(|line| format!("{DOCUMENT} {what} `{line}`"))
+                .map(|line| format!("{name} {what} `{line}`"))
                 .collect()
         };
-        return Ok([only(&new, old, "lacks"), only(old, &new, "has")].concat());
+        return Ok([only(new, old, "lacks"), only(old, new, "has")].concat());
     }
     if new != old {
-        files::write(&path, table::replace(&document, &new)?)?;
-        println!("wrote {DOCUMENT}");
+        files::write(&path, table::replace(&document, new)?)?;
+        println!("wrote {name}");
     }
     Ok(Vec::new())
 }

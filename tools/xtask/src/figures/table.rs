@@ -49,6 +49,16 @@ pub(super) fn table(rows: &[Row], results: &BTreeMap<String, Value>) -> Result<S
     Ok(text)
 }
 
+/// The table of the text that calls of the library take, from the results of `text`.
+pub(super) fn of_text(file: &Value) -> Result<String> {
+    let rows = file["results"][0]["rows"].as_array();
+    let rows = rows.context("no rows of text")?;
+    let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | ").replace('"', ""));
+    let column = |key: &str| line(rows.iter().map(|row| row[key].to_string()).collect());
+    let rule = line(vec!["---".to_owned(); rows.len()]);
+    Ok(column("what") + &rule + &column("bytes"))
+}
+
 impl Row {
     /// All cells but the first.
     pub(super) fn cells(&self, json: Option<&Value>) -> Result<[String; 3]> {
