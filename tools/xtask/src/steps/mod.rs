@@ -31,7 +31,8 @@ pub(crate) struct Step {
     pub(crate) needs: &'static [&'static str],
     /// The folder that cargo locks while it builds there.
     pub(crate) lock: Option<&'static str>,
-    /// Whether its checks depend on real time.
+    /// Whether chance may fail it: it boots guests without `-icount`, downloads, or waits for a browser. A failure is
+    /// repeated as that of a live test is.
     pub(crate) live: bool,
     /// Whether other steps cannot run if it fails.
     pub(crate) is_build: bool,
@@ -157,15 +158,15 @@ pub(crate) const STEPS: &[Step] = &[
     guests("guests-3", 3),
     guests("guests-4", 4),
     step("qemu-matrix", TEST | ALL, Call(boots::qemu_matrix), "a pairwise sample of the QEMU matrix")
-        .needs(&["build", "image", "test-image"]),
+        .needs(&["build", "image", "test-image"]).live(),
     step("firmware-matrix", TEST | ALL, Call(boots::through_firmware),
-        "a pairwise sample of the boots through firmware").needs(&["build", "image"]),
+        "a pairwise sample of the boots through firmware").needs(&["build", "image"]).live(),
     step("published", TEST | ALL, Call(published::check),
-        "the table of what was published, its cheap commands").needs(&["build", "image", "user"]),
+        "the table of what was published, its cheap commands").needs(&["build", "image", "user"]).live(),
     step("size", TEST | ALL, Call(size::check), "the image for all page sizes over that for 4K")
         .needs(&["image", "fixed-images"]),
     step("examples", TEST | ALL, Call(examples::check),
-        "the programs in examples, booted with each page size"),
+        "the programs in examples, booted with each page size").live(),
     step("package", TEST | ALL, Call(work::package), "the libraries package and build alone"),
     step("miri-build", ALL, Call(miri::build), "the libraries' tests for Miri").builds("miri"),
     step("miri-unit", ALL, Miri(|_| miri::Which::Unit), "the libraries' unit tests under Miri")
@@ -174,12 +175,12 @@ pub(crate) const STEPS: &[Step] = &[
         "a tenth of the libraries' integration tests under Miri").needs(&["build", "miri-build"]),
     step("miri-doc", ALL, Call(miri::doc), "the libraries' examples under Miri").needs(&["miri-build"]),
     step("least-rust", ALL, Call(least_rust::check),
-        "the libraries with the least Rust that they declare"),
+        "the libraries with the least Rust that they declare").live(),
     step("report", ALL, Call(report::check),
-        "the page of `granule report` in headless Chromium: light, dark, printed").needs(&["build"]),
+        "the page of `granule report` in headless Chromium: light, dark, printed").needs(&["build"]).live(),
     step("figures", ALL, Call(figures::check_all), "the stored results, those that are cheap to measure")
         .needs(BOOTED),
-    step("packages", ALL, Call(peers::fetch), "Debian's packages").needs(&["build"]),
+    step("packages", ALL, Call(peers::fetch), "Debian's packages").needs(&["build"]).live(),
     step("peers", ALL, Peers(peers::always), "Debian's oldest kernel beside this one")
         .needs(&["packages", "image", "user"]).live(),
     step("peers-part", ALL, Peers(peers::part), "the part of ten of what changes with Debian")
@@ -191,7 +192,7 @@ pub(crate) const STEPS: &[Step] = &[
     step("model", CHECK, Tests(check::model, None), "the library on the model of the MMU, briefly")
         .needs(&["unit-build"]),
     step("boots", CHECK, Call(|| three_boots::run(&[])), "one boot with each page size")
-        .needs(&["unit-build"]),
+        .needs(&["unit-build"]).live(),
 ];
 
 #[cfg(test)]
