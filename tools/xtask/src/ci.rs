@@ -297,7 +297,7 @@ fn repeat(
         for one in live {
             let again = repeated
                 .iter()
-                .filter(|results| has_failed(results, step, &one.name));
+                .filter(|results| has_failed(results, step.name, &one.name));
             let again = again.count();
             if again >= ENOUGH {
                 failed.push(one.clone());
@@ -312,11 +312,11 @@ fn repeat(
     (flaky, failed)
 }
 
-/// Whether a repetition failed in that test, or before it came to it. A step that cannot repeat
-/// single tests counts as failed in all that failed before.
-fn has_failed(results: &Results, step: &Step, name: &str) -> bool {
-    let names = |one: &Failure| one.name == name || one.name == step.name || !step.has_tests();
-    results.failed.iter().any(names)
+/// Whether a repetition failed in that test or check, or before it came to it: a step that failed as a whole. Another
+/// failure of the same step does not count.
+fn has_failed(results: &Results, step: &str, name: &str) -> bool {
+    let mut failed = results.failed.iter();
+    failed.any(|one| one.name == name || one.name == step)
 }
 
 /// Writes the summary, and prints it as a table.
@@ -483,7 +483,14 @@ mod tests {
         // A step that fails as a whole decides nothing in a test's favour.
         let whole =
             |step: &Step, _: &[String]| Results::of(step.name, true, Err(anyhow::anyhow!("x")));
-        let (flaky, failed) = repeat(&[record("peers", &[failure("a", true)])], whole);
+        let peers = [record("peers", &[failure("a", true)])];
+        let (flaky, failed) = repeat(&peers, whole);
         assert!(flaky.is_empty() && failed.len() == 1);
+        // Another check of the same step decides nothing against it.
+        let (flaky, failed) = repeat(&peers, |_, _| Results {
+            failed: vec![failure("b", true)],
+            ..Results::default()
+        });
+        assert!(flaky[0].name == "a" && flaky[0].failed == 1 && failed.is_empty());
     }
 }

@@ -66,8 +66,9 @@ fn command(arguments: &[String]) -> Command {
     command
 }
 
-/// Runs with these arguments: each check is live, for its kernels are others' and run in real time.
-pub(crate) fn run(arguments: &[String]) -> Result<Results> {
+/// Runs with these arguments: each check is live, for its kernels are others' and run in real time. A check that is run
+/// `again` fails too if something before it failed.
+pub(crate) fn run(arguments: &[String], again: &[String]) -> Result<Results> {
     let mut command = command(arguments);
     command.arg("--json").stderr(Stdio::inherit());
     let output = command.output().context("cannot start granule-peers")?;
@@ -80,25 +81,44 @@ pub(crate) fn run(arguments: &[String]) -> Result<Results> {
     let checks = report["checks"].as_array();
     let checks =
         checks.with_context(|| format!("granule-peers checked nothing: {}", report["not_run"]))?;
-    let failed = checks
-        .iter()
-        .filter(|check| check["passed"] != true)
-        .map(|check| Failure {
-            name: check["name"].as_str().unwrap_or_default().to_owned(),
-            live: true,
-            why: check["found"].as_str().unwrap_or_default().to_owned(),
-        });
-    let failed: Vec<_> = failed.collect();
-    Ok(Results {
-        passed: (checks.len() - failed.len()) as u64,
+    Ok(results(checks, again))
+}
+
+fn results(checks: &[Value], again: &[String]) -> Results {
+    let failure = |name: &str, why: &str| Failure {
+        name: name.to_owned(),
+        live: true,
+        why: why.to_owned(),
+    };
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let wrong = checks.iter().filter(|check| check["passed"] != true);
+    let mut failed: Vec<_> = wrong
+        .map(|check| failure(&text(&check["name"]), &text(&check["found"])))
+        .collect();
+    let passed = (checks.len() - failed.len()) as u64;
+    let is_missing = |name: &&String| checks.iter().all(|check| check["name"] != **name);
+    let missing = again.iter().filter(is_missing);
+    failed.extend(missing.map(|name| failure(name, "it was not checked")));
+    Results {
+        passed,
         failed,
         ..Results::default()
-    })
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_check_that_was_not_reached_again_has_failed() {
+        let checks = [("a", true), ("b", false)];
+        let checks =
+            checks.map(|(name, passed)| serde_json::json!({"name": name, "passed": passed}));
+        let results = results(&checks, &["a".to_owned(), "c".to_owned()]);
+        let failed: Vec<_> = results.failed.iter().map(|one| &*one.name).collect();
+        assert_eq!((results.passed, failed), (1, vec!["b", "c"]));
+    }
 
     #[test]
     fn each_part_has_work() {

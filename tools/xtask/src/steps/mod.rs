@@ -87,7 +87,7 @@ impl Step {
         self
     }
 
-    /// Runs the step, or of a step of tests only those of the names.
+    /// Runs the step, or of a step of tests only those of the names. Other steps run whole.
     pub(crate) fn run(&self, only: &[String], part: u64) -> Results {
         let results = match &self.work {
             Cargo(words) => self.of(run(cargo(&words.split(' ').collect::<Vec<_>>()))),
@@ -97,14 +97,9 @@ impl Step {
                 let share = *share;
                 nextest::run(&Selection { share, ..filter }, only)
             }),
-            Peers(arguments) => peers::run(&arguments(part)),
+            Peers(arguments) => peers::run(&arguments(part), only),
         };
         results.unwrap_or_else(|error| Results::of(self.name, self.live, Err(error)))
-    }
-
-    /// Whether it has tests that can be repeated alone.
-    pub(crate) fn has_tests(&self) -> bool {
-        matches!(self.work, Tests(..))
     }
 
     fn of(&self, result: Result<()>) -> Result<Results> {
