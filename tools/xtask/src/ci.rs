@@ -10,19 +10,21 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use granule_cli::boot::clock::ProcessClock;
 
 use crate::cargo_tools;
 use crate::history::{self, Flaky, History, PARTS, Record, StepRecord};
 use crate::nextest::folder;
 use crate::results::{Failure, Results, cpu_of_children};
 use crate::steps::{ALL, CHECK, STEPS, Step, TEST};
-use xtask::deadline;
+use crate::stop::Stop;
+use xtask::deadline::Group;
 use xtask::graph::{self, Job};
 use xtask::workspace::{commit, cpu_name, git, root};
 
 /// A step without a record takes so long.
 const UNKNOWN: Duration = Duration::from_secs(60);
-/// The time after which a step hangs: the longest takes ten minutes.
+/// The time of a step by its own clock after which it hangs: the longest takes ten minutes.
 const LIMIT: Duration = Duration::from_secs(40 * 60);
 /// Repetitions of a live failure, and the failures among them that fail the run.
 const REPEATED: usize = 3;
@@ -128,8 +130,8 @@ fn log_file(step: &str) -> PathBuf {
     folder().join(format!("{step}.log"))
 }
 
-/// Runs a step in a process of its own, with its output in its log.
-fn run_apart(step: &Step, again: &[String], set: u8, part: u64) -> Results {
+/// Runs a step in a process of its own, with its output in its log, until it or the run ends.
+fn run_apart(step: &Step, again: &[String], (set, part): (u8, u64), stop: &Stop) -> Results {
     let run = || -> Result<Results> {
         let results = results_file(step.name);
         let _ = fs::remove_file(&results);
@@ -150,9 +152,16 @@ fn run_apart(step: &Step, again: &[String], set: u8, part: u64) -> Results {
         if set != CHECK {
             command.env("GRANULE_BUILT", "1");
         }
-        let mut child = command.spawn().context("cannot start the step")?;
-        let status = deadline::wait(&mut child, LIMIT)?
-            .with_context(|| format!("it did not end in {} minutes", LIMIT.as_secs() / 60))?;
+        let mut group = Group::start(&mut command).context("cannot start the step")?;
+        let mut clock = ProcessClock::start_family(group.id());
+        let status = group.wait_until(|| stop.now() || clock.look() > LIMIT)?;
+        let status = status.with_context(|| match stop.why() {
+            Some(why) => why.to_owned(),
+            None => format!(
+                "it ran for {} minutes by its own clock",
+                LIMIT.as_secs() / 60
+            ),
+        })?;
         let text = fs::read_to_string(&results)
             .with_context(|| format!("the step ended with {status} and wrote no results"))?;
         Ok(serde_json::from_str(&text)?)
@@ -184,15 +193,17 @@ fn run(steps: &[&'static Step], set: u8, part: Option<u64>) -> Result<ExitCode> 
     fs::rename(&new, own_copy()).context("cannot move the copy of xtask")?;
     cargo_tools::bin()?;
     let jobs = jobs(steps, &history);
+    // Steps have process groups of their own, which a signal to this one does not reach.
+    let stop = Stop::at(None)?;
     let mut records = Vec::new();
     let work = |at: usize| {
         println!("      {} begins: {}", steps[at].name, steps[at].what);
-        run_apart(steps[at], &[], set, part)
+        run_apart(steps[at], &[], (set, part), &stop)
     };
     let left = graph::run(
         &jobs,
         graph::parallel(),
-        || true,
+        || !stop.now(),
         work,
         |done| {
             let (step, results, seconds) = (steps[done.job], done.result, done.time.as_secs_f64());
@@ -216,7 +227,10 @@ fn run(steps: &[&'static Step], set: u8, part: Option<u64>) -> Result<ExitCode> 
             results: Results::of(name, false, why),
         });
     }
-    let (flaky, failed) = repeat(&records, |step, names| run_apart(step, names, set, part));
+    let again = |step: &Step, names: &[String]| run_apart(step, names, (set, part), &stop);
+    ensure!(!stop.now(), "interrupted");
+    let (flaky, failed) = repeat(&records, again);
+    ensure!(!stop.now(), "interrupted");
     let mut record = Record {
         commit,
         command: command(set).to_owned(),

@@ -34,6 +34,10 @@ pub fn run_until(mut command: Command, is_over: impl FnMut(&Child) -> bool) -> R
     let out = drain(child.stdout.take());
     let err = drain(child.stderr.take());
     let status = wait_until(&mut child, is_over)?;
+    if status.is_none() {
+        child.kill()?;
+        child.wait()?;
+    }
     let text_of = |thread: std::thread::JoinHandle<Vec<u8>>| {
         String::from_utf8_lossy(&thread.join().unwrap_or_default()).into_owned()
     };
@@ -44,11 +48,58 @@ pub fn run_until(mut command: Command, is_over: impl FnMut(&Child) -> bool) -> R
     })
 }
 
-/// Waits for a child and returns its status. After `limit` of wall time, kills it (and only it) and
-/// returns `None`.
-pub fn wait(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
-    let start = Instant::now();
-    wait_until(child, |_| start.elapsed() > limit)
+/// A program in a process group of its own, which does not outlive this value, nor do its children.
+#[derive(Debug)]
+pub struct Group(Child);
+
+impl Group {
+    /// Starts a command.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be started.
+    pub fn start(command: &mut Command) -> std::io::Result<Self> {
+        #[cfg(unix)]
+        std::os::unix::process::CommandExt::process_group(command, 0);
+        command.spawn().map(Self)
+    }
+
+    /// The number of the program's process.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Waits for the program and returns its status, or `None` once it `is_over`.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be waited for.
+    pub fn wait_until(&mut self, mut is_over: impl FnMut() -> bool) -> Result<Option<ExitStatus>> {
+        wait_until(&mut self.0, |_| is_over())
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if matches!(self.0.try_wait(), Ok(Some(_))) {
+            return;
+        }
+        // A request first, so that `granule` ends its guest and removes its files.
+        #[cfg(unix)]
+        {
+            use rustix::process::{Pid, Signal, kill_process_group};
+            if let Some(group) = Pid::from_raw(self.0.id().cast_signed()) {
+                // An error means that the program has ended by itself meanwhile.
+                let _ = kill_process_group(group, Signal::TERM);
+                let start = Instant::now();
+                let _ = self.wait_until(|| start.elapsed() > Duration::from_secs(3));
+                let _ = kill_process_group(group, Signal::KILL);
+            }
+        }
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 fn wait_until(
@@ -60,8 +111,6 @@ fn wait_until(
             return Ok(Some(status));
         }
         if is_over(child) {
-            child.kill()?;
-            child.wait()?;
             return Ok(None);
         }
         std::thread::sleep(Duration::from_millis(20));

@@ -47,6 +47,7 @@ mod run;
 mod size;
 mod soak;
 mod steps;
+mod stop;
 mod strict_align;
 mod text;
 #[cfg(test)]

@@ -9,7 +9,6 @@ mod program;
 mod record;
 mod revision;
 mod state;
-mod stop;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,12 +22,12 @@ use crate::boot::Expected;
 use crate::image::{self, Image};
 use crate::matrix::payload;
 use crate::pace::{Pace, about};
+use crate::stop::Stop;
 use crate::{boots, probe, user};
 pub(crate) use cases::PEERS;
 use cases::{SoakCase, Work};
 use program::Outcome;
 use state::State;
-use stop::Stop;
 use xtask::files;
 use xtask::graph::{self, Job};
 use xtask::workspace::{root, target_dir};
@@ -74,7 +73,9 @@ pub(crate) fn soak(options: &SoakOptions) -> Result<ExitCode> {
         "--record: the work tree differs from its commit, so the result would be of {commit}, \
          which nobody can look at: commit first"
     );
-    let stop = Stop::at(Instant::now() + Duration::from_secs(60 * options.minutes))?;
+    let stop = Stop::at(Some(
+        Instant::now() + Duration::from_secs(60 * options.minutes),
+    ))?;
     let image = build()?;
     let folder = target_dir().join("soak");
     let fresh = State {

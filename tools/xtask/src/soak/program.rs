@@ -3,13 +3,14 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::stop::Stop;
 use crate::programs::passed_in;
+use crate::stop::Stop;
+use xtask::deadline::Group;
 use xtask::files;
 use xtask::workspace::root;
 
@@ -67,32 +68,19 @@ impl Program {
             .stdin(Stdio::null())
             .stdout(file.try_clone()?)
             .stderr(file);
-        own_group(&mut command);
-        let child = command
-            .spawn()
+        let mut group = Group::start(&mut command)
             .with_context(|| format!("cannot start `{}`", self.typed()))?;
-        let mut group = Group(child);
         let start = Instant::now();
-        let status = loop {
-            if let Some(status) = group.0.try_wait()? {
-                break status;
-            }
-            if stop.now() {
-                return Ok(Outcome::Unfinished);
-            }
-            if start.elapsed() > self.limit {
-                return Ok(Outcome::Failed(format!(
-                    "not done after {} s; {}",
-                    self.limit.as_secs(),
-                    log.display()
-                )));
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        };
+        let status = group.wait_until(|| stop.now() || start.elapsed() > self.limit)?;
         // The signal that ends the soak may have ended the program first.
-        if !status.success() && stop.now() {
+        if stop.now() && !status.is_some_and(|status| status.success()) {
             return Ok(Outcome::Unfinished);
         }
+        let Some(status) = status else {
+            let (limit, log) = (self.limit.as_secs(), log.display());
+            let hung = format!("not done after {limit} s; {log}");
+            return Ok(Outcome::Failed(hung));
+        };
         let bytes = files::read(log)?;
         let output = String::from_utf8_lossy(&bytes);
         let wrong = wrong(status, &output, self.tests);
@@ -116,44 +104,6 @@ fn wrong(status: ExitStatus, output: &str, tests: bool) -> Option<String> {
     }
     let none = tests && output.lines().map(passed_in).sum::<u64>() == 0;
     none.then(|| "no test was run".to_owned())
-}
-
-#[cfg(unix)]
-fn own_group(command: &mut Command) {
-    use std::os::unix::process::CommandExt;
-    command.process_group(0);
-}
-
-#[cfg(not(unix))]
-fn own_group(_: &mut Command) {}
-
-/// A program that, with its children, does not outlive its case.
-struct Group(Child);
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        if matches!(self.0.try_wait(), Ok(Some(_))) {
-            return;
-        }
-        // A request first, so that `granule` ends its guest and removes its files.
-        #[cfg(unix)]
-        {
-            use rustix::process::{Pid, Signal, kill_process_group};
-            if let Some(group) = Pid::from_raw(self.0.id().cast_signed()) {
-                // An error means that the program has ended by itself meanwhile.
-                let _ = kill_process_group(group, Signal::TERM);
-                let start = Instant::now();
-                while start.elapsed() < Duration::from_secs(3)
-                    && matches!(self.0.try_wait(), Ok(None))
-                {
-                    std::thread::sleep(Duration::from_millis(20));
-                }
-                let _ = kill_process_group(group, Signal::KILL);
-            }
-        }
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 #[cfg(test)]

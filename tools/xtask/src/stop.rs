@@ -1,4 +1,4 @@
-//! The reasons to end a soak before it is complete: a signal, or the end of its time.
+//! The reasons to end a soak or a run of steps before it is complete: a signal, or the end of its time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ pub(crate) struct Stop {
 
 impl Stop {
     /// Handles signals from here on: the first asks for an end, the second ends the program.
-    pub(crate) fn at(deadline: Instant) -> Result<Self> {
+    pub(crate) fn at(deadline: Option<Instant>) -> Result<Self> {
         let asked = Arc::new(AtomicBool::new(false));
         #[cfg(unix)]
         for signal in [
@@ -33,10 +33,7 @@ impl Stop {
             .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&asked)))
             .context("signals cannot be caught")?;
         }
-        Ok(Self {
-            asked,
-            deadline: Some(deadline),
-        })
+        Ok(Self { asked, deadline })
     }
 
     #[cfg(test)]
