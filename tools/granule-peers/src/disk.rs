@@ -3,8 +3,6 @@
 //! its initramfs, so a failure with our kernel on the same disk is due to our kernel. Our kernel
 //! and the disk of `make disk` follow.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result, ensure};
 use granule_cli::loader::Loader;
 use granule_cli::{Boot, Firmware, Initramfs, Outcome, PageSize, Request, boot};
@@ -32,9 +30,6 @@ pub(crate) const APPLETS: &str = "sh cat echo mount poweroff sha256sum stty";
 /// Words that each boot loader must pass on unchanged.
 const WORDS: &str = "console=ttyAMA0 loglevel=1 panic=-1 granule.test=a=b,c;d PATH=/bin";
 
-/// Firmware, boot loader and Linux take ten seconds on an idle machine.
-const LIMIT: Duration = Duration::from_secs(300);
-
 /// A boot from the disk.
 struct DiskBoot {
     name: String,
@@ -52,10 +47,7 @@ pub(crate) fn booted(peers: &Peers<'_>) -> Result<()> {
     let mut make = chore(&["disk", "--output"]);
     make.arg(&made);
     run_command(make)?;
-    let machine = Request {
-        timeout: LIMIT,
-        ..request(1 << 30, 1)
-    };
+    let machine = request(1 << 30, 1);
     let mut cases = vec![DiskBoot {
         name: "Granule, as `make disk` wrote it".to_owned(),
         request: Request {

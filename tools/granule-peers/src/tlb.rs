@@ -5,17 +5,14 @@
 //! not miss more.
 
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use xtask::boot::require;
 
-use crate::machine::{granule, items, json};
+use crate::machine::{LIMIT, granule, items, json};
 use crate::peers::Peers;
 use crate::{emulator, shell, watch};
-
-const LIMIT: Duration = Duration::from_secs(1800);
 
 /// The memory of the replayed program: with the oldest QEMU, and with the newest, for figures.
 const REPLAYED: [&str; 2] = ["16M", "64M"];
@@ -41,7 +38,8 @@ pub(crate) fn replays(peers: &Peers<'_>) -> Result<()> {
                 continue;
             }
         };
-        let bench = || granule(&["bench", "tlb", "--json", "--timeout", "1500"]);
+        let seconds = LIMIT.as_secs().to_string();
+        let bench = || granule(&["bench", "tlb", "--json", "--timeout", &seconds]);
         let mut program = bench();
         program.args(["--bytes", bytes, "--qemu"]).arg(&qemu);
         let name = format!("`granule-user-bench`, {bytes}");
@@ -79,7 +77,7 @@ pub(crate) fn replays(peers: &Peers<'_>) -> Result<()> {
 /// Replays a workload. `name` replaces the workload in granule's object, so that documents have no
 /// paths of this machine.
 fn run(command: Command, name: &str) -> Result<Value> {
-    let (mut report, finished) = json(command, LIMIT)?;
+    let (mut report, finished) = json(command, 2 * LIMIT)?;
     ensure!(
         finished.status.is_some_and(|status| status.success()),
         "the exit code is not 0: {}",

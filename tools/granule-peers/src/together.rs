@@ -10,7 +10,7 @@ use granule_cli::sizes::show_size as size;
 use granule_cli::{Initramfs, PageSize, Request, boot};
 use xtask::workspace::image_path;
 
-use crate::machine::{LIMIT, ending, program, request};
+use crate::machine::{ending, program, request};
 use crate::peers::Peers;
 use crate::shell;
 
@@ -93,7 +93,6 @@ fn recorded(
         trace: Some(trace.clone()),
         trace_buffer: Some(TRACE),
         memory: MEMORY + TRACE,
-        timeout: 2 * LIMIT,
         ..request.clone()
     };
     let compared = compare(&run(&recorded, page_size, "")?, alone, linux)?;

@@ -1,4 +1,5 @@
-//! Runs programs to their end or to a deadline, because a network may never answer and a page never end.
+//! Runs programs to their end or to a deadline, because a network may never answer and a page never end. A program has
+//! a clock of its own, which stands still while it waits for a core.
 
 use std::io::Read;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -6,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::workspace::show;
 use anyhow::{Context, Result};
+use granule_cli::boot::clock::ProcessClock;
 
 /// The result of a child process.
 #[derive(Debug)]
@@ -16,14 +18,12 @@ pub struct Finished {
     pub stderr: String,
 }
 
-/// Runs a command, killing it (and only it) at the deadline.
-pub fn run_for(command: Command, limit: Duration) -> Result<Finished> {
-    let start = Instant::now();
-    run_until(command, |_| start.elapsed() > limit)
-}
-
-/// Runs a command, killing it (and only it) once it `is_over`.
-pub fn run_until(mut command: Command, is_over: impl FnMut(&Child) -> bool) -> Result<Finished> {
+/// Runs a command, killing it (and only it) once it and its children have taken the time `limit` by their own clock.
+///
+/// # Errors
+///
+/// If it cannot be started or waited for.
+pub fn run_for(mut command: Command, limit: Duration) -> Result<Finished> {
     let text = show(&command);
     let mut child = command
         .stdin(Stdio::null())
@@ -33,7 +33,8 @@ pub fn run_until(mut command: Command, is_over: impl FnMut(&Child) -> bool) -> R
         .with_context(|| format!("cannot start `{text}`"))?;
     let out = drain(child.stdout.take());
     let err = drain(child.stderr.take());
-    let status = wait_until(&mut child, is_over)?;
+    let mut clock = ProcessClock::start_family(child.id());
+    let status = wait_until(&mut child, || clock.look() > limit)?;
     if status.is_none() {
         child.kill()?;
         child.wait()?;
@@ -75,8 +76,8 @@ impl Group {
     /// # Errors
     ///
     /// If it cannot be waited for.
-    pub fn wait_until(&mut self, mut is_over: impl FnMut() -> bool) -> Result<Option<ExitStatus>> {
-        wait_until(&mut self.0, |_| is_over())
+    pub fn wait_until(&mut self, is_over: impl FnMut() -> bool) -> Result<Option<ExitStatus>> {
+        wait_until(&mut self.0, is_over)
     }
 }
 
@@ -102,15 +103,12 @@ impl Drop for Group {
     }
 }
 
-fn wait_until(
-    child: &mut Child,
-    mut is_over: impl FnMut(&Child) -> bool,
-) -> Result<Option<ExitStatus>> {
+fn wait_until(child: &mut Child, mut is_over: impl FnMut() -> bool) -> Result<Option<ExitStatus>> {
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
         }
-        if is_over(child) {
+        if is_over() {
             return Ok(None);
         }
         std::thread::sleep(Duration::from_millis(20));

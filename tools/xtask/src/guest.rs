@@ -7,7 +7,6 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use granule_cli::boot::clock::ProcessClock;
 
 use xtask::deadline;
 use xtask::workspace::show;
@@ -25,11 +24,7 @@ pub(crate) fn console(program: &Path, options: &[&str], limit: Duration) -> Resu
         .arg("-kernel")
         .arg(program);
     let text = show(&command);
-    let mut clock = None;
-    let guest = deadline::run_until(command, |guest| {
-        let clock = clock.get_or_insert_with(|| ProcessClock::start(guest.id()));
-        clock.look() > limit
-    })?;
+    let guest = deadline::run_for(command, limit)?;
     eprint!("{}", guest.stderr);
     let console = guest.stdout.replace('\r', "");
     match guest.status {

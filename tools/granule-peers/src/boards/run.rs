@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use granule_cli::PageSize;
@@ -13,9 +12,7 @@ use xtask::machine::Machine;
 
 use super::list::Board;
 use super::npcm845;
-
-/// The time limit of a boot, which takes seconds on an idle machine.
-const PATIENCE: Duration = Duration::from_secs(600);
+use crate::machine::LIMIT;
 
 /// The files of a boot.
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +67,7 @@ pub(super) fn boot(
     let words = format!("arm64.pagesize={size} -- {}", TEST);
     command.arg("-initrd").arg(with.initramfs);
     command.args(["-append", &words]);
-    let mut machine = Machine::start(command, board.name, folder, PATIENCE)?;
+    let mut machine = Machine::start(command, board.name, folder, LIMIT)?;
     let console = machine.until(&format!("\n{MARK}end"))?;
     compare(&record(&console), board, page_size)
 }

@@ -16,7 +16,7 @@ use xtask::deadline::{Finished, run_for};
 use xtask::workspace::{cargo, image_path};
 use xtask::{files, graph};
 
-use crate::machine::{archive, granule, items, program};
+use crate::machine::{self, archive, granule, items, program};
 use crate::peers::Peers;
 use list::{FAULTS, Fault};
 
@@ -50,8 +50,7 @@ const LAST_LINE: &str = "@granule outcome=ok";
 /// A module that does work when it is loaded and removed.
 const MODULE: &str = "brd";
 
-/// The time limits of one run, and of the other judge.
-const LIMIT: Duration = Duration::from_secs(900);
+/// The time limit of the other judge.
 const JUDGE_LIMIT: Duration = Duration::from_secs(3600);
 
 /// The machine and the kernel.
@@ -72,7 +71,8 @@ pub(crate) fn watch(
     words: &str,
 ) -> Result<(Value, String)> {
     let console = subject.folder.join(format!("{name}.console"));
-    let mut command = granule(&["watch", "--json", "--timeout", "300"]);
+    let seconds = machine::LIMIT.as_secs().to_string();
+    let mut command = granule(&["watch", "--json", "--timeout", &seconds]);
     command
         .args(options)
         .arg("--")
@@ -92,7 +92,7 @@ pub(crate) fn watch(
         .arg(format!(
             "console=ttyAMA0 panic=-1 quiet nowatchdog kpti=off {words}"
         ));
-    let (report, _) = crate::machine::json(command, LIMIT)?;
+    let (report, _) = machine::json(command, 2 * machine::LIMIT)?;
     let console = std::fs::read(&console).unwrap_or_default();
     Ok((report, String::from_utf8_lossy(&console).into_owned()))
 }

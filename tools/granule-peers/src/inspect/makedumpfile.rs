@@ -6,7 +6,6 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use granule::arch::PhysicalAddress;
@@ -44,9 +43,6 @@ const READY: &str = "makedumpfile begins";
 const SCRIPT: &str = "#!/bin/busybox sh\n\
     /bin/busybox insmod /qemu_fw_cfg.ko && echo makedumpfile begins\n\
     while :; do :; done\n";
-
-/// The time limit of makedumpfile, which takes a few seconds on an idle machine.
-const PATIENCE: Duration = Duration::from_secs(1200);
 
 /// The name, the options, and the required compression, which is `enabled` in `makedumpfile -v`.
 const CASES: [(&str, &[&str], Option<&str>); 8] = [
@@ -135,7 +131,7 @@ impl Made {
         };
         command.args(["-c", script, "sh"]).args(output);
         command.args(&self.words).args(arguments);
-        let done = run_for(command, PATIENCE)?;
+        let done = run_for(command, LIMIT)?;
         let messages = done.stdout + &done.stderr;
         // Progress is on one line, with carriage returns.
         let last = messages
@@ -147,7 +143,7 @@ impl Made {
                 "makedumpfile ended with {status}: {}",
                 last.unwrap_or_default()
             ),
-            None => bail!("makedumpfile did not end in {} s", PATIENCE.as_secs()),
+            None => bail!("makedumpfile did not end in {} s", LIMIT.as_secs()),
         }
     }
 

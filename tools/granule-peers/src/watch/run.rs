@@ -14,11 +14,10 @@ use serde_json::Value;
 use xtask::deadline::{Finished, run_for};
 use xtask::files;
 
-use crate::machine::{granule, items, json, last_line, parse};
+use crate::machine::{LIMIT, granule, items, json, last_line, parse};
 
-/// The time limit of a guest: 10 minutes, on its own clock; a busy host may take longer.
-const GUEST_LIMIT: &str = "600";
-const LIMIT: Duration = Duration::from_secs(3600);
+/// The time limit of a guest and of its judge.
+const BOTH: Duration = LIMIT.saturating_mul(2);
 
 /// A watched machine.
 #[derive(Debug)]
@@ -50,7 +49,8 @@ impl Run<'_> {
             let made = Command::new("mkfifo").arg(file(name)).status();
             ensure!(made.is_ok_and(|it| it.success()), "mkfifo failed");
         }
-        let mut command = granule(&["watch", "--json", "--timeout", GUEST_LIMIT]);
+        let seconds = LIMIT.as_secs().to_string();
+        let mut command = granule(&["watch", "--json", "--timeout", &seconds]);
         if self.is_recorded {
             command.arg("--record").arg(file("trace.gz"));
         }
@@ -104,7 +104,7 @@ impl Run<'_> {
     /// that waits in a loop never does. Empty lines for the monitor wake it.
     fn run(&self, command: Command) -> Result<Finished> {
         if self.input.is_empty() {
-            return run_for(command, LIMIT);
+            return run_for(command, BOTH);
         }
         // Opened for reading and writing, it does not wait for the other side.
         let mut monitor = OpenOptions::new()
@@ -119,7 +119,7 @@ impl Run<'_> {
                     thread::sleep(Duration::from_millis(500));
                 }
             });
-            let finished = run_for(command, LIMIT);
+            let finished = run_for(command, BOTH);
             over.store(true, Ordering::Relaxed);
             finished
         })
