@@ -56,8 +56,8 @@ pub(crate) fn test(options: &TestOptions) -> Result<ExitCode> {
         return step(name, again, options.part);
     }
     let set = if options.all { ALL } else { TEST };
-    let steps = choose(set, &options.only)?;
     if options.list {
+        let steps = choose(set, &options.only, None)?;
         for step in steps {
             let long = if step.sets & TEST == 0 {
                 " (--all)"
@@ -68,16 +68,16 @@ pub(crate) fn test(options: &TestOptions) -> Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    run(&steps, set, options.part)
+    run(set, &options.only, options.part)
 }
 
 /// Runs the steps of `cargo xtask check`.
 pub(crate) fn check() -> Result<ExitCode> {
-    run(&choose(CHECK, &[])?, CHECK, None)
+    run(CHECK, &[], None)
 }
 
-/// The steps of a set, or those of the names with all that they need.
-fn choose(set: u8, only: &[String]) -> Result<Vec<&'static Step>> {
+/// The steps of a set and a part, or those of the names with all that they need.
+fn choose(set: u8, only: &[String], part: Option<u64>) -> Result<Vec<&'static Step>> {
     if let Some(unknown) = only.iter().find(|name| named(name).is_none()) {
         let names: Vec<_> = STEPS.iter().map(|step| step.name).collect();
         bail!(
@@ -87,7 +87,9 @@ fn choose(set: u8, only: &[String]) -> Result<Vec<&'static Step>> {
     }
     let mut wanted: BTreeSet<&str> = only.iter().map(String::as_str).collect();
     if only.is_empty() {
+        let has = |step: &&Step| part.is_none() || step.part.is_none() || step.part == part;
         let all = STEPS.iter().filter(|step| step.sets & set != 0);
+        let all = all.filter(has);
         wanted.extend(all.map(|step| step.name));
     }
     loop {
@@ -170,10 +172,11 @@ fn run_apart(step: &Step, again: &[String], (set, part): (u8, u64), stop: &Stop)
 }
 
 /// Runs steps and sums up.
-fn run(steps: &[&'static Step], set: u8, part: Option<u64>) -> Result<ExitCode> {
+fn run(set: u8, only: &[String], part: Option<u64>) -> Result<ExitCode> {
     let start = Instant::now();
     let (commit, count) = revision()?;
     let part = part.unwrap_or(count % PARTS);
+    let steps = &choose(set, only, Some(part))?;
     if set & ALL != 0 {
         println!("part {part} of {PARTS}; PART={part} repeats it");
     }
@@ -433,11 +436,18 @@ mod tests {
     fn steps_are_chosen_with_what_they_need() {
         let names = |set, only: &[&str]| {
             let only: Vec<_> = only.iter().map(|name| (*name).to_owned()).collect();
-            let steps = choose(set, &only);
+            let steps = choose(set, &only, Some(1));
             steps.map(|steps| steps.iter().map(|it| it.name).collect::<Vec<_>>())
         };
         assert!(names(ALL, &[]).unwrap().len() > names(TEST, &[]).unwrap().len());
         assert!(!names(TEST, &[]).unwrap().contains(&"least-rust"));
+        // Those of another part are run only by name.
+        assert!(!names(ALL, &[]).unwrap().contains(&"guests-fixed"));
+        assert!(
+            names(TEST, &["guests-fixed"])
+                .unwrap()
+                .contains(&"fixed-images")
+        );
         assert!(names(CHECK, &[]).unwrap().contains(&"boots"));
         assert_eq!(
             names(TEST, &["fmt", "doc-tests"]).unwrap(),

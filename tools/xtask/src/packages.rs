@@ -25,6 +25,12 @@ pub(crate) fn in_guests() -> String {
     format!("binary_id(={CLI}::qemu)")
 }
 
+/// Those of the images for one page size, and of that with a default, which only they boot.
+pub(crate) fn in_fixed_guests() -> String {
+    let names = "^kernel::(fixed::|page_size::the_build_has_a_default$)";
+    format!("{} & test(/{names}/)", in_guests())
+}
+
 /// All others. The kernel and the programs that it starts are tested in guests, and granule-testing has no tests.
 pub(crate) fn on_host() -> String {
     let not = [KERNEL, USER, "granule-testing"].map(|name| format!("package(={name})"));

@@ -187,6 +187,9 @@ fn programs(seed: u64) -> Vec<SoakCase> {
         let words = format!("xtask miri --part {part}");
         SoakCase::cargo(format!("Miri, part {part}"), 6.0, Tests, &words, &[])
     }));
+    // The images for one page size, of which each run of CI but one in ten has that for 4K alone.
+    let words = "xtask test --only guests-fixed";
+    cases.push(SoakCase::cargo("images for one page size", 4.0, Other, words, &[]).alone());
     // System calls of every number with arguments of every kind, from EL0.
     cases.push(SoakCase::guests(
         format!("hostile system calls, {HOSTILE_CHILDREN} children"),

@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use self::Work::{Call, Cargo, Miri, Peers, Tests};
 use crate::nextest::{self, Selection};
-use crate::packages::{in_guests, on_host};
+use crate::packages::{in_fixed_guests, in_guests, on_host};
 use crate::results::Results;
 use crate::{
     api, boots, check, examples, figures, image, least_rust, miri, peers, published, report,
@@ -34,6 +34,8 @@ pub(crate) struct Step {
     /// Whether chance may fail it: it boots guests without `-icount`, downloads, or waits for a browser. A failure is
     /// repeated as that of a live test is.
     pub(crate) live: bool,
+    /// The part of ten that has it, if not each has.
+    pub(crate) part: Option<u64>,
     /// Whether other steps cannot run if it fails.
     pub(crate) is_build: bool,
     work: Work,
@@ -61,6 +63,7 @@ const fn step(name: &'static str, sets: u8, work: Work, what: &'static str) -> S
         needs,
         lock,
         live: false,
+        part: None,
         is_build: false,
         work,
     }
@@ -80,6 +83,11 @@ impl Step {
     const fn builds(mut self, folder: &'static str) -> Self {
         self.is_build = true;
         self.locks(folder)
+    }
+
+    const fn in_part(mut self, part: u64) -> Self {
+        self.part = Some(part);
+        self
     }
 
     const fn live(mut self) -> Self {
@@ -112,11 +120,14 @@ const HOST: &str = "debug";
 const GUEST: &str = "kernel";
 /// The number of steps that tests in guests are dealt out to.
 const GUESTS: u32 = 4;
+/// The part that boots the images for one page size.
+const FIXED: u64 = 0;
 /// The steps whose output guests boot.
-const BOOTED: &[&str] = &["build", "image", "test-image", "fixed-images", "user"];
+const BOOTED: &[&str] = &["build", "image", "test-image", "user"];
 
 const fn guests(name: &'static str, part: u32) -> Step {
-    let work = Tests(|| Ok(in_guests().into()), Some((part, GUESTS)));
+    let others = || Ok(format!("{} - ({})", in_guests(), in_fixed_guests()).into());
+    let work = Tests(others, Some((part, GUESTS)));
     let what = "granule-cli's tests that boot guests, a part";
     step(name, TEST | ALL, work, what).needs(BOOTED)
 }
@@ -140,8 +151,10 @@ pub(crate) const STEPS: &[Step] = &[
         "the kernel image and its MMU-off code").builds(GUEST),
     step("test-image", TEST | ALL, Call(|| image::Build::Hooks.build().map(drop)),
         "the image with the hooks for tests").builds(GUEST),
-    step("fixed-images", TEST | ALL, Call(work::fixed_images),
-        "the images for one page size each, and one with a default").builds(GUEST),
+    step("image-4k", TEST | ALL, Call(|| image::Build::For(Some(image::Fixed::K4)).build().map(drop)),
+        "the image for 4K pages").builds(GUEST),
+    step("fixed-images", ALL, Call(work::fixed_images),
+        "the images for 16K and 64K pages, and one with a default").builds(GUEST).in_part(FIXED),
     step("user", TEST | ALL, Call(work::programs),
         "the user programs, and the probe with its code, all of it MMU-off").builds(GUEST),
     step("host-tests", TEST | ALL, Tests(|| Ok(on_host().into()), None), "unit and integration tests")
@@ -152,6 +165,9 @@ pub(crate) const STEPS: &[Step] = &[
     guests("guests-2", 2),
     guests("guests-3", 3),
     guests("guests-4", 4),
+    step("guests-fixed", ALL, Tests(|| Ok(in_fixed_guests().into()), None),
+        "granule-cli's tests that boot images for one page size, or one with a default")
+        .needs(&["build", "image", "image-4k", "fixed-images"]).in_part(FIXED),
     step("qemu-matrix", TEST | ALL, Call(boots::qemu_matrix), "a pairwise sample of the QEMU matrix")
         .needs(&["build", "image", "test-image"]).live(),
     step("firmware-matrix", TEST | ALL, Call(boots::through_firmware),
@@ -159,7 +175,7 @@ pub(crate) const STEPS: &[Step] = &[
     step("published", TEST | ALL, Call(published::check),
         "the table of what was published, its cheap commands").needs(&["build", "image", "user"]).live(),
     step("size", TEST | ALL, Call(size::check), "the image for all page sizes over that for 4K")
-        .needs(&["image", "fixed-images"]),
+        .needs(&["image", "image-4k"]),
     step("examples", TEST | ALL, Call(examples::check),
         "the programs in examples, booted with each page size").live(),
     step("package", TEST | ALL, Call(work::package), "the libraries package and build alone"),
@@ -228,7 +244,7 @@ mod tests {
                 );
             }
         }
-        let parts = |name: &str| STEPS.iter().filter(|it| it.name.starts_with(name)).count();
-        assert_eq!(parts("guests-"), GUESTS as usize);
+        let shares = |it: &&Step| matches!(it.work, Tests(_, Some((_, GUESTS))));
+        assert_eq!(STEPS.iter().filter(shares).count(), GUESTS as usize);
     }
 }

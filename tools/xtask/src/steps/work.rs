@@ -124,11 +124,11 @@ pub(super) fn doc_tests() -> Result<()> {
 }
 
 pub(super) fn fixed_images() -> Result<()> {
-    image::Fixed::ALL
+    let sizes = [image::Fixed::K16, image::Fixed::K64].map(|size| image::Build::For(Some(size)));
+    let mut builds = sizes
         .into_iter()
-        .map(|size| image::Build::For(Some(size)))
-        .chain([image::Build::Default(image::Fixed::K16)])
-        .try_for_each(|build| build.build().map(drop))
+        .chain([image::Build::Default(image::Fixed::K16)]);
+    builds.try_for_each(|build| build.build().map(drop))
 }
 
 pub(super) fn programs() -> Result<()> {
