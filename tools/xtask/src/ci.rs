@@ -3,6 +3,8 @@
 //! A failed step hides no other. The steps are in `steps`; `history` has the times of earlier runs
 //! and the tests that chance failed.
 
+mod repeat;
+
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -12,8 +14,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use granule_cli::boot::clock::ProcessClock;
 
+use self::repeat::{REPEATED, repeat};
 use crate::cargo_tools;
-use crate::history::{self, Flaky, History, PARTS, Record, StepRecord};
+use crate::history::{self, History, PARTS, Record, StepRecord};
 use crate::nextest::folder;
 use crate::results::{Failure, Results, cpu_of_children};
 use crate::steps::{ALL, CHECK, STEPS, Step, TEST};
@@ -26,9 +29,6 @@ use xtask::workspace::{commit, cpu_name, git, root};
 const UNKNOWN: Duration = Duration::from_secs(60);
 /// The time of a step by its own clock after which it hangs: the longest takes ten minutes.
 const LIMIT: Duration = Duration::from_secs(40 * 60);
-/// Repetitions of a live failure, and the failures among them that fail the run.
-const REPEATED: usize = 3;
-const ENOUGH: usize = 2;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct TestOptions {
@@ -287,55 +287,6 @@ fn report(step: &Step, results: &Results, seconds: f64) {
     }
 }
 
-/// Repeats the live failures alone, three times each. A failure that repeats twice, or of an exact
-/// test, fails the run.
-fn repeat(
-    records: &[StepRecord],
-    again: impl Fn(&Step, &[String]) -> Results,
-) -> (Vec<Flaky>, Vec<Failure>) {
-    let (mut flaky, mut failed) = (Vec::new(), Vec::new());
-    for record in records {
-        let (live, exact) = record
-            .results
-            .failed
-            .iter()
-            .partition::<Vec<_>, _>(|it| it.live);
-        failed.extend(exact.into_iter().cloned());
-        let Some(step) = named(&record.name).filter(|_| !live.is_empty()) else {
-            continue;
-        };
-        let names: Vec<_> = live.iter().map(|one| one.name.clone()).collect();
-        let repeated: Vec<_> = (1..=REPEATED)
-            .map(|time| {
-                println!("      again, {time} of {REPEATED}: {}", names.join(", "));
-                again(step, &names)
-            })
-            .collect();
-        for one in live {
-            let again = repeated
-                .iter()
-                .filter(|results| has_failed(results, step.name, &one.name));
-            let again = again.count();
-            if again >= ENOUGH {
-                failed.push(one.clone());
-            } else {
-                flaky.push(Flaky {
-                    name: one.name.clone(),
-                    failed: 1 + again,
-                });
-            }
-        }
-    }
-    (flaky, failed)
-}
-
-/// Whether a repetition failed in that test or check, or before it came to it: a step that failed as a whole. Another
-/// failure of the same step does not count.
-fn has_failed(results: &Results, step: &str, name: &str) -> bool {
-    let mut failed = results.failed.iter();
-    failed.any(|one| one.name == name || one.name == step)
-}
-
 /// Writes the summary, and prints it as a table.
 fn finish(history: &History, record: &mut Record) -> Result<ExitCode> {
     for name in history.too_flaky(record) {
@@ -470,51 +421,5 @@ mod tests {
         let text = table(&record);
         let row = "fmt                    1       0      2.0      0.0";
         assert!(text.contains(row), "{text}");
-    }
-
-    #[test]
-    fn live_failures_are_repeated_and_exact_ones_are_not() {
-        let failure = |name: &str, live| Failure {
-            name: name.into(),
-            live,
-            why: "x".into(),
-        };
-        let failed = [("once", true), ("twice more", true), ("exact", false)];
-        let failed = failed.map(|(name, live)| failure(name, live));
-        let record = |name: &str, failed: &[Failure]| StepRecord {
-            name: name.into(),
-            results: Results {
-                failed: failed.to_vec(),
-                ..Results::default()
-            },
-            ..StepRecord::default()
-        };
-        let times = std::cell::Cell::new(0);
-        let (flaky, failed) = repeat(&[record("host-tests", &failed)], |step, names| {
-            assert_eq!((step.name, names.len()), ("host-tests", 2));
-            times.set(times.get() + 1);
-            let mut results = Results::default();
-            if times.get() < 3 {
-                results.failed.push(failure("twice more", true));
-            }
-            results
-        });
-        assert_eq!(times.get(), REPEATED);
-        assert_eq!(flaky.len(), 1);
-        assert_eq!((flaky[0].name.as_str(), flaky[0].failed), ("once", 1));
-        let names: Vec<_> = failed.iter().map(|one| one.name.as_str()).collect();
-        assert_eq!(names, ["exact", "twice more"]);
-        // A step that fails as a whole decides nothing in a test's favour.
-        let whole =
-            |step: &Step, _: &[String]| Results::of(step.name, true, Err(anyhow::anyhow!("x")));
-        let peers = [record("peers", &[failure("a", true)])];
-        let (flaky, failed) = repeat(&peers, whole);
-        assert!(flaky.is_empty() && failed.len() == 1);
-        // Another check of the same step decides nothing against it.
-        let (flaky, failed) = repeat(&peers, |_, _| Results {
-            failed: vec![failure("b", true)],
-            ..Results::default()
-        });
-        assert!(flaky[0].name == "a" && flaky[0].failed == 1 && failed.is_empty());
     }
 }
