@@ -11,7 +11,6 @@ use anyhow::Result;
 use crate::boots;
 use crate::guest;
 use crate::packages::LIBRARY;
-use crate::text;
 use xtask::workspace::{KERNEL_TARGET, cargo, root, run, target_dir};
 
 /// The page sizes: name, bytes, and the word that selects it.
@@ -54,7 +53,6 @@ pub(crate) fn check() -> Result<()> {
     in_examples(&["fmt", "--all", "--check"], false, &[])?;
     in_examples(&["clippy"], true, &["--", "-D", "warnings"])?;
     in_examples(&["build"], true, &[])?;
-    text::check()?;
     let boots: Vec<Boot> = bare_metal()
         .chain(firmware())
         .chain(hypervisor())
