@@ -80,8 +80,8 @@ mod tests {
             ..StepRecord::default()
         };
         let times = std::cell::Cell::new(0);
-        let (flaky, failed) = repeat(&[record("host-tests", &failed)], |step, names| {
-            assert_eq!((step.name, names.len()), ("host-tests", 2));
+        let (flaky, failed) = repeat(&[record("host-tests-1", &failed)], |step, names| {
+            assert_eq!((step.name, names.len()), ("host-tests-1", 2));
             times.set(times.get() + 1);
             let mut results = Results::default();
             if times.get() < 3 {

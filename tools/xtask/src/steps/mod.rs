@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use self::Work::{Call, Cargo, Miri, Peers, Tests};
 use crate::nextest::{self, Selection};
-use crate::packages::{in_fixed_guests, in_guests, on_host};
+use crate::packages::{self, in_fixed_guests, in_guests};
 use crate::results::Results;
 use crate::{
     api, boots, check, examples, figures, image, least_rust, miri, peers, published, report,
@@ -118,12 +118,19 @@ impl Step {
 /// The folders that cargo locks, by the kind of build.
 const HOST: &str = "debug";
 const GUEST: &str = "kernel";
-/// The number of steps that tests in guests are dealt out to.
+/// The numbers of steps that tests on the host and those in guests are dealt out to.
+const HOSTS: u32 = 2;
 const GUESTS: u32 = 4;
 /// The part that boots the images for one page size.
 const FIXED: u64 = 0;
 /// The steps whose output guests boot.
 const BOOTED: &[&str] = &["build", "image", "test-image", "user"];
+
+const fn on_host(name: &'static str, part: u32) -> Step {
+    let work = Tests(|| Ok(packages::on_host().into()), Some((part, HOSTS)));
+    let what = "unit and integration tests, a part";
+    step(name, TEST | ALL, work, what).needs(&["build"])
+}
 
 const fn guests(name: &'static str, part: u32) -> Step {
     let others = || Ok(format!("{} - ({})", in_guests(), in_fixed_guests()).into());
@@ -157,8 +164,8 @@ pub(crate) const STEPS: &[Step] = &[
         "the images for 16K and 64K pages, and one with a default").builds(GUEST).in_part(FIXED),
     step("user", TEST | ALL, Call(work::programs),
         "the user programs, and the probe with its code, all of it MMU-off").builds(GUEST),
-    step("host-tests", TEST | ALL, Tests(|| Ok(on_host().into()), None), "unit and integration tests")
-        .needs(&["build"]),
+    on_host("host-tests-1", 1),
+    on_host("host-tests-2", 2),
     step("doc-tests", TEST | ALL, Call(work::doc_tests), "the examples in documentation")
         .needs(&["build"]).locks(HOST),
     guests("guests-1", 1),
@@ -244,7 +251,9 @@ mod tests {
                 );
             }
         }
-        let shares = |it: &&Step| matches!(it.work, Tests(_, Some((_, GUESTS))));
-        assert_eq!(STEPS.iter().filter(shares).count(), GUESTS as usize);
+        for all in [HOSTS, GUESTS] {
+            let shares = |it: &&Step| matches!(it.work, Tests(_, Some((_, of))) if of == all);
+            assert_eq!(STEPS.iter().filter(shares).count(), all as usize);
+        }
     }
 }
