@@ -46,7 +46,9 @@ test-peers: setup
 	@cargo run --quiet --package granule-peers -- $(PEERS)
 
 audit: setup
-	@cargo xtask audit
+	@cargo xtask audit; code=$$?; \
+	case $$code in 0) why="no advisory";; 1) why="advisories";; 3) why="not checked";; *) why="failed";; esac; \
+	echo "audit: exit code $$code ($$why)"; exit $$code
 
 soak: setup
 	@cargo xtask soak $(SOAK)

@@ -1,7 +1,7 @@
 //! `make audit`: looks up the crates of every lock file in RustSec's database of advisories. Its
 //! result changes from day to day and not with a commit, so it is not part of a test run.
 
-use std::process::ExitCode;
+use std::process::{ExitCode, ExitStatus};
 
 use anyhow::{Context, Result};
 
@@ -18,8 +18,12 @@ pub(crate) fn audit() -> Result<ExitCode> {
         let mut deny = cargo_tools::tool("deny", &["--manifest-path", &path.to_string_lossy()])?;
         deny.args(words).status().context("cannot start cargo-deny")
     };
-    if !deny(MANIFESTS[0], &["fetch", "db"])?.success() {
+    let fetched = deny(MANIFESTS[0], &["fetch", "db"]);
+    if !fetched.as_ref().is_ok_and(ExitStatus::success) {
         println!("not checked: cargo-deny could not fetch the database of advisories");
+        if let Err(error) = fetched {
+            println!("{error:#}");
+        }
         return Ok(ExitCode::from(NOT_CHECKED));
     }
     let mut found = false;
