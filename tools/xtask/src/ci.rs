@@ -12,7 +12,6 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use granule_cli::boot::clock::ProcessClock;
 
 use self::repeat::{REPEATED, repeat};
 use crate::cargo_tools;
@@ -155,8 +154,7 @@ fn run_apart(step: &Step, again: &[String], (set, part): (u8, u64), stop: &Stop)
             command.env("GRANULE_BUILT", "1");
         }
         let mut group = Group::start(&mut command).context("cannot start the step")?;
-        let mut clock = ProcessClock::start_family(group.id());
-        let status = group.wait_until(|| stop.now() || clock.look() > LIMIT)?;
+        let status = group.wait(LIMIT, || stop.now())?;
         let status = status.with_context(|| match stop.why() {
             Some(why) => why.to_owned(),
             None => format!(

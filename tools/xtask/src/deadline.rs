@@ -3,7 +3,7 @@
 
 use std::io::Read;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::workspace::show;
 use anyhow::{Context, Result};
@@ -33,8 +33,7 @@ pub fn run_for(mut command: Command, limit: Duration) -> Result<Finished> {
         .with_context(|| format!("cannot start `{text}`"))?;
     let out = drain(child.stdout.take());
     let err = drain(child.stderr.take());
-    let mut clock = ProcessClock::start_family(child.id());
-    let status = wait_until(&mut child, || clock.look() > limit)?;
+    let status = wait(&mut child, limit, || false)?;
     if status.is_none() {
         child.kill()?;
         child.wait()?;
@@ -54,30 +53,20 @@ pub fn run_for(mut command: Command, limit: Duration) -> Result<Finished> {
 pub struct Group(Child);
 
 impl Group {
-    /// Starts a command.
-    ///
-    /// # Errors
-    ///
-    /// If it cannot be started.
     pub fn start(command: &mut Command) -> std::io::Result<Self> {
         #[cfg(unix)]
         std::os::unix::process::CommandExt::process_group(command, 0);
         command.spawn().map(Self)
     }
 
-    /// The number of the program's process.
-    #[must_use]
-    pub fn id(&self) -> u32 {
-        self.0.id()
-    }
-
-    /// Waits for the program and returns its status, or `None` once it `is_over`.
-    ///
-    /// # Errors
-    ///
-    /// If it cannot be waited for.
-    pub fn wait_until(&mut self, is_over: impl FnMut() -> bool) -> Result<Option<ExitStatus>> {
-        wait_until(&mut self.0, is_over)
+    /// Waits for the program and returns its status, or `None` once it `is_over` or has taken the time `limit` by its
+    /// own clock.
+    pub fn wait(
+        &mut self,
+        limit: Duration,
+        is_over: impl Fn() -> bool,
+    ) -> Result<Option<ExitStatus>> {
+        wait(&mut self.0, limit, is_over)
     }
 }
 
@@ -93,8 +82,7 @@ impl Drop for Group {
             if let Some(group) = Pid::from_raw(self.0.id().cast_signed()) {
                 // An error means that the program has ended by itself meanwhile.
                 let _ = kill_process_group(group, Signal::TERM);
-                let start = Instant::now();
-                let _ = self.wait_until(|| start.elapsed() > Duration::from_secs(3));
+                let _ = self.wait(Duration::from_secs(3), || false);
                 let _ = kill_process_group(group, Signal::KILL);
             }
         }
@@ -103,12 +91,17 @@ impl Drop for Group {
     }
 }
 
-fn wait_until(child: &mut Child, mut is_over: impl FnMut() -> bool) -> Result<Option<ExitStatus>> {
+fn wait(
+    child: &mut Child,
+    limit: Duration,
+    is_over: impl Fn() -> bool,
+) -> Result<Option<ExitStatus>> {
+    let mut clock = ProcessClock::start_family(child.id());
     loop {
         if let Some(status) = child.try_wait()? {
             return Ok(Some(status));
         }
-        if is_over() {
+        if is_over() || clock.look() > limit {
             return Ok(None);
         }
         std::thread::sleep(Duration::from_millis(20));
@@ -135,7 +128,7 @@ mod tests {
     fn a_child_past_its_deadline_is_killed() {
         let mut sleep = Command::new("sleep");
         sleep.arg("30");
-        let start = Instant::now();
+        let start = std::time::Instant::now();
         let finished = run_for(sleep, Duration::from_millis(100)).unwrap();
         assert!(finished.status.is_none());
         assert!(start.elapsed() < Duration::from_secs(20));

@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 
@@ -70,8 +70,7 @@ impl Program {
             .stderr(file);
         let mut group = Group::start(&mut command)
             .with_context(|| format!("cannot start `{}`", self.typed()))?;
-        let start = Instant::now();
-        let status = group.wait_until(|| stop.now() || start.elapsed() > self.limit)?;
+        let status = group.wait(self.limit, || stop.now())?;
         // The signal that ends the soak may have ended the program first.
         if stop.now() && !status.is_some_and(|status| status.success()) {
             return Ok(Outcome::Unfinished);
@@ -190,7 +189,7 @@ mod tests {
                 rustix::process::test_kill_process(child).is_err()
                     || std::fs::read_to_string(status).is_ok_and(|text| text.contains(") Z "))
             };
-            let start = Instant::now();
+            let start = std::time::Instant::now();
             while !gone() && start.elapsed() < Duration::from_secs(10) {
                 std::thread::sleep(Duration::from_millis(10));
             }
