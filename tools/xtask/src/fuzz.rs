@@ -43,10 +43,7 @@ pub(crate) struct Target {
 pub(crate) fn fuzz(options: &FuzzOptions) -> Result<()> {
     let targets = chosen(&options.only)?;
     let seed = std::env::var("GRANULE_FUZZ_SEED").unwrap_or_else(|_| "1".into());
-    ensure!(
-        tools::find_program("c++").is_some(),
-        "no C++ compiler (c++) in PATH, which libFuzzer is built with; install g++ or clang"
-    );
+    tools::need_cxx()?;
     let nightly = tools::nightly()?;
     let host = host(&nightly)?;
     let folder = target_dir().join("granule").join("fuzz");

@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 
 use granule_cli::firmware::{self, FirmwareFile};
 use xtask::workspace::{KERNEL_TARGET, MUSL_TARGET, capture, program, run, show};
@@ -34,13 +34,14 @@ struct HostState {
     missing_firmware: Vec<FirmwareFile>,
 }
 
-/// A package manager and its way to install QEMU for arm64.
+/// A package manager and its way to install QEMU for arm64 and a C++ compiler.
 struct Manager {
     program: &'static str,
     /// The arguments that refresh its lists, if it needs that.
     refresh: &'static str,
     install: &'static str,
     qemu: &'static str,
+    cxx: &'static str,
 }
 
 /// Homebrew refuses to run as root; the others need it.
@@ -48,11 +49,12 @@ const AS_USER: &str = "brew";
 
 #[rustfmt::skip]
 const MANAGERS: &[Manager] = &[
-    Manager { program: "apt-get", refresh: "update", install: "install -y --no-install-recommends", qemu: "qemu-system-arm" },
-    Manager { program: "dnf", refresh: "", install: "install -y", qemu: "qemu-system-aarch64-core" },
-    Manager { program: "pacman", refresh: "", install: "-Sy --noconfirm --needed", qemu: "qemu-system-aarch64" },
-    Manager { program: "zypper", refresh: "", install: "--non-interactive install", qemu: "qemu-arm" },
-    Manager { program: AS_USER, refresh: "", install: "install", qemu: "qemu" },
+    Manager { program: "apt-get", refresh: "update", install: "install -y --no-install-recommends",
+        qemu: "qemu-system-arm", cxx: "g++" },
+    Manager { program: "dnf", refresh: "", install: "install -y", qemu: "qemu-system-aarch64-core", cxx: "gcc-c++" },
+    Manager { program: "pacman", refresh: "", install: "-Sy --noconfirm --needed", qemu: "qemu-system-aarch64", cxx: "gcc" },
+    Manager { program: "zypper", refresh: "", install: "--non-interactive install", qemu: "qemu-arm", cxx: "gcc-c++" },
+    Manager { program: AS_USER, refresh: "", install: "install", qemu: "qemu", cxx: "gcc" },
 ];
 
 impl Manager {
@@ -88,6 +90,34 @@ struct Commands {
     for_firmware: Vec<Vec<String>>,
 }
 
+fn manager(machine: &HostState) -> Option<&'static Manager> {
+    let has = |manager: &&Manager| machine.programs.contains(&manager.program);
+    MANAGERS.iter().find(has)
+}
+
+/// The commands that install the package of a program, or the reason that there are none.
+fn package(
+    machine: &HostState,
+    program: &str,
+    of: fn(&Manager) -> &'static str,
+    by_hand: &str,
+) -> Result<Vec<Vec<String>>> {
+    let manager = manager(machine).with_context(|| {
+        let known: Vec<_> = MANAGERS.iter().map(|manager| manager.program).collect();
+        let known = known.join(", ");
+        format!(
+            "{program} is not in PATH and no known package manager was found (looked for {known}); install {by_hand} by \
+             hand"
+        )
+    })?;
+    manager.commands(machine, &[of(manager)]).map_err(|as_root| {
+        anyhow!(
+            "{program} is not in PATH; installing it with {} needs root, and sudo was not found: run `{as_root}` as root",
+            manager.program
+        )
+    })
+}
+
 fn plan(machine: &HostState) -> Result<Commands> {
     let has = |name: &str| machine.programs.contains(&name);
     let mut commands = Commands::default();
@@ -104,27 +134,13 @@ fn plan(machine: &HostState) -> Result<Commands> {
             .needed
             .push(words(&format!("rustup target add {target}")));
     }
-    let manager = MANAGERS.iter().find(|manager| has(manager.program));
     if !has(QEMU) {
         let (major, minor) = QEMU_AT_LEAST;
-        let manager = manager.with_context(|| {
-            let known: Vec<_> = MANAGERS.iter().map(|manager| manager.program).collect();
-            format!(
-                "{QEMU} is not in PATH and no known package manager was found (looked for {}); install QEMU \
-                 {major}.{minor} or later by hand",
-                known.join(", ")
-            )
-        })?;
-        match manager.commands(machine, &[manager.qemu]) {
-            Ok(words) => commands.needed.extend(words),
-            Err(as_root) => bail!(
-                "{QEMU} is not in PATH; installing it with {} needs root, and sudo was not \
-                 found: run `{as_root}` as root",
-                manager.program
-            ),
-        }
+        let by_hand = format!("QEMU {major}.{minor} or later");
+        let install = package(machine, QEMU, |manager| manager.qemu, &by_hand)?;
+        commands.needed.extend(install);
     }
-    if let Some(manager) = manager {
+    if let Some(manager) = manager(machine) {
         let missing = machine.missing_firmware.iter();
         let packages: Vec<_> = missing
             .filter_map(|firmware| firmware.package(manager.program))
@@ -156,6 +172,21 @@ pub(crate) fn setup() -> Result<()> {
         }
     }
     check_qemu()
+}
+
+/// Installs a C++ compiler where there is none: libFuzzer is built with it, and nothing else.
+pub(crate) fn need_cxx() -> Result<()> {
+    if find_program("c++").is_some() {
+        return Ok(());
+    }
+    for words in package(&look()?, "c++", |manager| manager.cxx, "g++ or clang")? {
+        eprintln!(
+            "granule: fuzzing needs a C++ compiler; about to run: {}",
+            words.join(" ")
+        );
+        install(&words)?;
+    }
+    Ok(())
 }
 
 fn install(words: &[String]) -> Result<()> {
@@ -363,6 +394,8 @@ mod tests {
             };
             assert!(is_right, "{machine:?}: {planned}, expected {expected}");
         }
+        let cxx = package(&machine(&["dnf"], ROOT), "c++", |manager| manager.cxx, "");
+        assert_eq!(cxx.unwrap().concat(), words("dnf install -y gcc-c++"));
         let bare = |programs: &[&'static str]| HostState {
             targets: Vec::new(),
             ..machine(programs, ROOT)
