@@ -6,12 +6,17 @@
 use granule::arch::PageSize;
 use granule_boot::acpi::{Console, Madt, Srat, timers};
 use granule_boot::choice::Wish;
+use granule_boot::efi::Map;
 use granule_boot::stamp::Stamp;
 use granule_boot::tree::{Tree, total_size};
 use granule_boot::words;
+use granule_cli::BootRecord;
+use granule_cli::bench::user::lines;
 use granule_cli::boot::tree::model;
 use granule_cli::check::{CheckOptions, check};
+use granule_cli::image::HeaderFields;
 use granule_cli::initramfs::Initramfs;
+use granule_cli::result::record::RecordLines;
 use granule_cli::sizes::parse_size;
 use granule_cli::trace_area::TraceArea;
 use granule_fuzz::TARGETS;
@@ -39,11 +44,27 @@ type Reads = fn(&[u8]) -> bool;
 /// Each format: its folder, and whether its readers accept a file.
 const FORMATS: &[(&str, Reads)] = &[
     ("acpi", acpi),
+    ("bench-lines", |bytes| {
+        lines::read(text(bytes)).is_ok_and(|it| it.ops.len() == 11)
+    }),
+    ("boot-record", |bytes| {
+        BootRecord::decode(bytes).is_ok_and(|it| it.is_parked())
+    }),
     ("command-line", command_line),
+    ("console-record", |bytes| {
+        let mut record = RecordLines::default();
+        let lines = text(bytes).lines();
+        lines.for_each(|line| record.line(&line["@granule ".len()..]));
+        record.faults().is_empty() && record.has_ended()
+    }),
     ("device-tree", device_tree),
+    ("efi-map", |bytes| {
+        Map::new(bytes, 48, 1).is_ok_and(|map| map.count() == 30)
+    }),
     ("elf-core", |bytes| {
         elf_core::open(bytes.to_vec()).is_ok_and(|(_, facts)| facts.cpus.len() == 1)
     }),
+    ("image-header", |bytes| HeaderFields::parse(bytes).is_ok()),
     ("initramfs", |bytes| {
         let entries: Vec<_> = cpio::entries(bytes).collect();
         entries.len() == 4 && entries.iter().all(Result::is_ok)
@@ -92,16 +113,6 @@ const DRAWN: &[(&str, &[&str])] = &[
     (
         "only programs of others write its format, and the code has an imitation",
         &["gdb_answers", "kernel_in_memory", "linux_processes"],
-    ),
-    (
-        "only a boot of the kernel makes such a file, and none is here yet",
-        &[
-            "bench_lines",
-            "boot_record",
-            "console_record",
-            "efi_map",
-            "image_header",
-        ],
     ),
     (
         "the plugin writes its format, in a QEMU that is newer than the one that tests need",
