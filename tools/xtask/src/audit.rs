@@ -29,14 +29,12 @@ pub(crate) fn audit() -> Result<ExitCode> {
     let mut found = false;
     for manifest in MANIFESTS {
         let has_none = deny(manifest, &["check", "--disable-fetch", "advisories"])?.success();
-        println!(
-            "{manifest}: {}",
-            if has_none {
-                "no advisory"
-            } else {
-                "advisories"
-            }
-        );
+        let found_here = if has_none {
+            "no advisory"
+        } else {
+            "advisories"
+        };
+        println!("{manifest}: {found_here}");
         found |= !has_none;
     }
     Ok(ExitCode::from(u8::from(found)))

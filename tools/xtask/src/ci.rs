@@ -58,11 +58,7 @@ pub(crate) fn test(options: &TestOptions) -> Result<ExitCode> {
     if options.list {
         let steps = choose(set, &options.only, None)?;
         for step in steps {
-            let long = if step.sets & TEST == 0 {
-                " (--all)"
-            } else {
-                ""
-            };
+            let long = ["", " (--all)"][usize::from(step.sets & TEST == 0)];
             println!("{:16} {}{long}", step.name, step.what);
         }
         return Ok(ExitCode::SUCCESS);
@@ -232,11 +228,12 @@ fn run(set: u8, only: &[String], part: Option<u64>) -> Result<ExitCode> {
     ensure!(!stop.now(), "interrupted");
     let (flaky, failed) = repeat(&records, again);
     ensure!(!stop.now(), "interrupted");
+    let ran = |name| records.iter().any(|it| it.name == name && it.seconds > 0.0);
     let mut record = Record {
         commit,
         command: command(set).to_owned(),
         machine: machine(),
-        part: has_run(&records, &["peers-part", "miri-part"]).then_some(part),
+        part: (ran("peers-part") && ran("miri-part")).then_some(part),
         seconds: start.elapsed().as_secs_f64(),
         passed: records.iter().map(|it| it.results.passed).sum::<u64>() + flaky.len() as u64,
         failed,
@@ -244,16 +241,6 @@ fn run(set: u8, only: &[String], part: Option<u64>) -> Result<ExitCode> {
         steps: records,
     };
     finish(&history, &mut record)
-}
-
-/// Whether these steps were run.
-fn has_run(records: &[StepRecord], names: &[&str]) -> bool {
-    let has = |name: &&str| {
-        records
-            .iter()
-            .any(|it| it.name == **name && it.seconds > 0.0)
-    };
-    names.iter().all(has)
 }
 
 fn jobs(steps: &[&Step], history: &History) -> Vec<Job> {
@@ -305,12 +292,9 @@ fn finish(history: &History, record: &mut Record) -> Result<ExitCode> {
     for line in history.grown(record) {
         println!("grown: {line}");
     }
-    if record.part.is_some() {
-        let missing = history.missing_parts(record);
-        if !missing.is_empty() {
-            let names: Vec<_> = missing.iter().map(u64::to_string).collect();
-            println!("parts not in the last 20 records: {}", names.join(", "));
-        }
+    let missing = history.missing_parts(record);
+    if record.part.is_some() && !missing.is_empty() {
+        println!("parts not in the last 20 records: {missing:?}");
     }
     for one in &record.flaky {
         println!("flaky: {} {} of {}", one.name, one.failed, REPEATED + 1);
@@ -321,11 +305,7 @@ fn finish(history: &History, record: &mut Record) -> Result<ExitCode> {
     println!("summary: {}", file.display());
     println!("{} passed, {} failed", record.passed, record.failed.len());
     ensure!(record.passed > 0, "nothing was run");
-    Ok(if record.failed.is_empty() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(ExitCode::from(u8::from(!record.failed.is_empty())))
 }
 
 fn table(record: &Record) -> String {

@@ -31,13 +31,8 @@ struct Boot {
 
 /// Compiles the library's examples for the host; formats, lints, builds and boots those that boot.
 pub(crate) fn check() -> Result<()> {
-    run(cargo(&[
-        "build",
-        "--examples",
-        "--all-features",
-        "-p",
-        LIBRARY,
-    ]))?;
+    let words = ["build", "--examples", "--all-features", "-p", LIBRARY];
+    run(cargo(&words))?;
     let target = target_dir().join("examples");
     let in_examples = |before: &[&str], is_built: bool, after: &[&str]| {
         let mut command = cargo(before);
@@ -391,10 +386,7 @@ mod tests {
             })
             .sum();
         row("names of the crate", used, imported);
-        row(
-            "unsafe blocks",
-            unsafe_blocks(&ours),
-            unsafe_blocks(&theirs),
-        );
+        let [ours, theirs] = [ours, theirs].map(|code| unsafe_blocks(&code));
+        row("unsafe blocks", ours, theirs);
     }
 }

@@ -36,18 +36,14 @@ pub(crate) struct Results {
 impl Results {
     /// Those of a step that is one check itself.
     pub(crate) fn of(name: &str, live: bool, result: anyhow::Result<()>) -> Self {
-        let (mut passed, mut failed) = (1, Vec::new());
-        if let Err(error) = result {
-            passed = 0;
-            failed.push(Failure {
-                name: name.to_owned(),
-                live,
-                why: format!("{error:#}"),
-            });
-        }
+        let failed = result.err().map(|error| Failure {
+            name: name.to_owned(),
+            live,
+            why: format!("{error:#}"),
+        });
         Self {
-            passed,
-            failed,
+            passed: u64::from(failed.is_none()),
+            failed: failed.into_iter().collect(),
             ..Self::default()
         }
     }

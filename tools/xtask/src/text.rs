@@ -61,13 +61,7 @@ pub(crate) fn text(json: bool) -> Result<()> {
         );
     }
     for row in &texts.rows {
-        let Text {
-            what,
-            bytes,
-            limit,
-            frame,
-            ..
-        } = row;
+        let (what, bytes, limit, frame) = (row.what, row.bytes, row.limit, &row.frame);
         ensure!(
             bytes <= limit,
             "`{what}` takes {bytes} bytes of text, the limit is {limit}: see `cargo xtask text`"

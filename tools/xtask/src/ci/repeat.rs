@@ -17,11 +17,8 @@ pub(super) fn repeat(
 ) -> (Vec<Flaky>, Vec<Failure>) {
     let (mut flaky, mut failed) = (Vec::new(), Vec::new());
     for record in records {
-        let (live, exact) = record
-            .results
-            .failed
-            .iter()
-            .partition::<Vec<_>, _>(|it| it.live);
+        let all = record.results.failed.iter();
+        let (live, exact): (Vec<_>, Vec<_>) = all.partition(|it| it.live);
         failed.extend(exact.into_iter().cloned());
         let Some(step) = named(&record.name).filter(|_| !live.is_empty()) else {
             continue;

@@ -66,10 +66,7 @@ pub(crate) fn check_all() -> Result<()> {
 }
 
 pub(crate) fn figures(options: &FiguresOptions) -> Result<ExitCode> {
-    Ok(match make(options)? {
-        0 => ExitCode::SUCCESS,
-        _ => ExitCode::FAILURE,
-    })
+    Ok(ExitCode::from(u8::from(make(options)? > 0)))
 }
 
 /// Measures, then stores or compares; returns the number of differences and failures.
@@ -228,11 +225,7 @@ fn measure(chosen: &[&Run], mut made: impl FnMut(&Run, Result<Vec<Value>>)) -> R
         |finished| {
             let run = chosen[finished.job];
             pace.ended(cost(run));
-            let ended = if finished.result.is_ok() {
-                "made"
-            } else {
-                "FAILED"
-            };
+            let ended = ["FAILED", "made"][usize::from(finished.result.is_ok())];
             println!(
                 "{:18} {ended} in {}; about {} left",
                 run.name,

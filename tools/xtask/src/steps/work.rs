@@ -49,25 +49,15 @@ pub(super) fn features() -> Result<()> {
 /// Documents the libraries as their users see them, for both targets, and all else as its developers do. The program
 /// is documented alone, because the library has the same name, and cargo warns of two things of one name.
 pub(super) fn doc() -> Result<()> {
-    let libraries: Vec<_> = LIBRARIES
-        .iter()
-        .flat_map(|library| ["-p", library])
-        .collect();
-    let others: Vec<_> = LIBRARIES
-        .iter()
-        .flat_map(|library| ["--exclude", library])
-        .collect();
+    let each = |word| LIBRARIES.map(|library| [word, library]).concat();
+    let (libraries, others) = (each("-p"), each("--exclude"));
     let (private, target) = ("--document-private-items", ["--target", KERNEL_TARGET]);
     let without = ["--exclude", KERNEL, "--exclude", CLI];
+    let all = ["--all-features", "--workspace", private];
     for words in [
         [&["--all-features"][..], &libraries].concat(),
         [&["--all-features"][..], &target, &libraries].concat(),
-        [
-            &["--all-features", "--workspace", private][..],
-            &without,
-            &others,
-        ]
-        .concat(),
+        [&all[..], &without, &others].concat(),
         vec!["--all-features", private, "-p", CLI],
         // No other crate links it.
         [&[private, "-p", KERNEL][..], &target].concat(),
@@ -165,14 +155,9 @@ pub(super) fn package() -> Result<()> {
         .with_context(|| format!("cannot start `{text}`"))?;
     let printed = String::from_utf8_lossy(&output.stderr);
     eprint!("{printed}");
-    ensure!(
-        output.status.success(),
-        "`{text}` failed ({})",
-        output.status
-    );
-    ensure!(
-        !printed.lines().any(|line| line.starts_with("warning")),
-        "`{text}` warned"
-    );
+    let status = output.status;
+    ensure!(status.success(), "`{text}` failed ({status})");
+    let warned = printed.lines().any(|line| line.starts_with("warning"));
+    ensure!(!warned, "`{text}` warned");
     Ok(())
 }
