@@ -3,12 +3,13 @@
 //! [`PageTables`] is one tree of tables for one half of an address space, and [`Live`] is such a
 //! tree once CPUs may walk it. It takes what it needs of a kernel as one value, its
 //! [`TableEnvironment`]: a pointer to a table, table pages, barriers and TLBIs. Each operation has its
-//! own file. This file holds the tree and the only calls to the unsafe methods of
-//! [`TableEnvironment`].
+//! own file. This file holds the tree; the only calls to the unsafe methods of [`TableEnvironment`] are in
+//! `access`.
 //!
 //! Every operation first checks the tables, then reserves the table pages it needs, then changes
 //! entries. It completes, or it fails with a [`TableError`] and leaves the tables unchanged.
 
+mod access;
 #[cfg(feature = "space")]
 pub(crate) mod block;
 #[cfg(feature = "space")]
@@ -186,7 +187,7 @@ impl<P: PageChoice, E: TableEnvironment> PageTables<P, E> {
     }
 }
 
-#[allow(unsafe_code, reason = "the only calls into `TableEnvironment`")]
+#[allow(unsafe_code, reason = "a tree by its root")]
 impl<P: PageChoice, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// Takes over the tree below `root`, which no CPU walks. [`Live::from_root`] takes over a live
     /// one.
@@ -463,120 +464,5 @@ impl<P: PageChoice, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
             Liveness::Private => Visibility::Private,
             Liveness::Live => Visibility::Publish,
         }
-    }
-
-    #[inline(always)]
-    fn load(&self, table: PhysicalAddress, index: usize) -> Descriptor {
-        // SAFETY: every table address in this module comes from the private field `root`, a table
-        // descriptor below it or an allocation. The private field `environment` reaches all of these,
-        // as the caller of `from_root` and `TableEnvironment` promise. Indices come from `index` or are
-        // bounded by it.
-        unsafe { self.environment.load(table, index) }
-    }
-
-    /// The distance from `first` to the first non-empty one of `count` entries.
-    #[inline(always)]
-    fn find_mapped(&self, table: PhysicalAddress, first: usize, count: usize) -> Option<usize> {
-        self.find_unlike(table, first, count, BitPattern::EMPTY)
-    }
-
-    /// The distance from `first` to the first one of `count` entries that does not match `pattern`.
-    #[inline(always)]
-    fn find_unlike(
-        &self,
-        table: PhysicalAddress,
-        first: usize,
-        count: usize,
-        pattern: BitPattern,
-    ) -> Option<usize> {
-        let how = self.visibility();
-        let memory = &self.environment;
-        // SAFETY: as for `load`, for each entry. Nothing writes private tables meanwhile: they are
-        // out of reach of walkers, and `&self` excludes other code.
-        unsafe { memory.find_unlike(table, first, count, pattern, how) }
-    }
-
-    /// The index of the first non-empty entry from `index` on and before `end`.
-    #[cfg(feature = "space")]
-    #[inline(always)]
-    fn next_mapped(&self, table: PhysicalAddress, index: usize, end: usize) -> Option<usize> {
-        // It is usually the next entry, which is cheaper to test than a whole chunk.
-        if index < end && self.load(table, index).0 & BitChange::LEAVES != 0 {
-            return Some(index);
-        }
-        let found = self.find_mapped(table, index, end - index)?;
-        Some(index + found)
-    }
-
-    #[inline(always)]
-    fn store(&mut self, table: PhysicalAddress, index: usize, entry: Descriptor, how: Visibility) {
-        // SAFETY: as for `load`. `&mut self` makes this the only writer. Callers make private
-        // stores only to tables that are not linked or whose tree is not live by the private field
-        // `liveness`.
-        unsafe { self.environment.store(table, index, entry, how) }
-    }
-
-    /// Replaces an entry that hardware may update, and returns the old one.
-    #[inline(always)]
-    fn exchange(&mut self, table: PhysicalAddress, index: usize, entry: Descriptor) -> Descriptor {
-        self.exchange_as(table, index, entry, self.visibility())
-    }
-
-    /// As [`exchange`](Self::exchange), with a visibility.
-    #[inline(always)]
-    fn exchange_as(
-        &mut self,
-        table: PhysicalAddress,
-        index: usize,
-        entry: Descriptor,
-        how: Visibility,
-    ) -> Descriptor {
-        // SAFETY: as for `store`.
-        unsafe { self.environment.exchange(table, index, entry, how) }
-    }
-
-    #[inline(always)]
-    fn fill(
-        &mut self,
-        table: PhysicalAddress,
-        first: usize,
-        count: usize,
-        entry: Descriptor,
-        step: u64,
-        how: Visibility,
-    ) {
-        // SAFETY: as for `store`, for each entry.
-        unsafe { self.environment.fill(table, first, count, entry, step, how) }
-    }
-
-    #[inline(always)]
-    fn update(
-        &mut self,
-        table: PhysicalAddress,
-        first: usize,
-        count: usize,
-        change: BitChange,
-    ) -> usize {
-        let how = self.visibility();
-        // SAFETY: as for `store`, for each entry.
-        unsafe { self.environment.update(table, first, count, change, how) }
-    }
-
-    /// Changes the entries before the first one, of `count` from `first` on, that does not match
-    /// `pattern`, and returns their number.
-    #[inline(always)]
-    fn update_alike(
-        &mut self,
-        table: PhysicalAddress,
-        first: usize,
-        count: usize,
-        pattern: BitPattern,
-        change: BitChange,
-    ) -> usize {
-        debug_assert!(pattern.value & change.of != 0);
-        let how = self.visibility();
-        let memory = &mut self.environment;
-        // SAFETY: as for `store`, for each entry.
-        unsafe { memory.update_alike(table, first, count, pattern, change, how) }
     }
 }

@@ -26,8 +26,9 @@ use core::fmt;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use granule::arch::registers::{Tcr, Ttbr};
-use granule::arch::{AnyPage, Page, PageChoice};
-use granule::arch::{Dispatch, PageSize, PhysicalAddress, VirtualAddress};
+use granule::arch::{
+    AnyPage, Dispatch, Page, PageChoice, PageSize, PhysicalAddress, VirtualAddress,
+};
 use granule::space::asid::{AsidCpu, AsidMap, Asids, SpaceAsid};
 use granule::space::{Access, Advice, Fault, Rights, Space, SpaceError, Stats, Vmas, asid};
 use granule::table::{Offset, TableError};
@@ -73,6 +74,9 @@ pub(crate) trait Tables {
     /// Allows CPUs to walk the tables from here on. Returns the value of TTBR0 without a number.
     fn publish(&mut self) -> Option<Ttbr>;
 }
+
+/// The lowest bit of the ASID in a TTBR.
+const TTBR_ASID: u32 = 48;
 
 /// The result of most operations.
 pub(crate) type Done = Result<(), SpaceError>;
@@ -247,8 +251,7 @@ impl<P: PageChoice, E: SpaceKind> Drop for Typed<P, E> {
         };
         let mut memory = self.memory();
         space.clear(&mut memory);
-        let stats = space.stats();
-        GONE.with(|gone| *gone = gone.and(stats));
+        GONE.with(|gone| *gone = gone.and(space.stats()));
         // SAFETY: the space has no user left, so no CPU is in it.
         let _ = unsafe { space.destroy(&mut memory) };
     }
@@ -420,13 +423,7 @@ impl AddressSpace {
 
     /// Calls `work` with the tables, under the lock. `work` must not sleep, nor lock another space.
     pub(crate) fn with<R>(&self, work: impl FnOnce(&mut (dyn Tables + 'static)) -> R) -> R {
-        self.shared().with(work)
-    }
-}
-
-impl<T: Tables + ?Sized> Shared<T> {
-    fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
-        self.tables.with(work)
+        self.shared().tables.with(work)
     }
 }
 
@@ -471,14 +468,11 @@ pub(super) unsafe fn enter(space: SpaceRef) {
     }
 }
 
-/// The lowest bit of the ASID in a TTBR.
-const TTBR_ASID: u32 = 48;
-
 /// Gives a space a number of the current generation.
 #[cold]
 #[inline(never)]
 fn renew(shared: &Shared<dyn Tables>, cpu: usize) -> Option<u16> {
-    shared.with(|tables| {
+    shared.tables.with(|tables| {
         let renewed = NUMBERS.with(|numbers| {
             ASIDS
                 .renew(&mut numbers.as_mut()?.map, cpu, &shared.asid)
