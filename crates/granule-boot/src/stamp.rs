@@ -64,12 +64,12 @@ pub enum Units {
 }
 
 /// A tag that distinguishes one reader's data from another's.
-pub type Kind = [u8; 8];
+pub type StampKind = [u8; 8];
 
 /// The description of the data that follows the stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
-    kind: Kind,
+    kind: StampKind,
     units: Units,
     page_size: PageSize,
     length: u64,
@@ -79,7 +79,7 @@ pub struct Stamp {
 impl Stamp {
     /// The stamp for `data`, written under pages of `page_size`.
     #[must_use]
-    pub fn new(kind: Kind, units: Units, page_size: PageSize, data: &[u8]) -> Self {
+    pub fn new(kind: StampKind, units: Units, page_size: PageSize, data: &[u8]) -> Self {
         Self {
             kind,
             units,
@@ -121,7 +121,7 @@ impl Stamp {
     /// # Errors
     ///
     /// Fails if the stamp is missing, cannot be decoded, or is for data of another kind.
-    pub fn read(bytes: &[u8], kind: Kind) -> Result<Self, StampError> {
+    pub fn read(bytes: &[u8], kind: StampKind) -> Result<Self, StampError> {
         let found = bytes.len();
         let Some((bytes, _)) = bytes.split_first_chunk::<BYTES>() else {
             return Err(StampError::Truncated {
@@ -172,7 +172,7 @@ impl Stamp {
     /// # Errors
     ///
     /// Fails as [`read`](Self::read) and [`verify`](Self::verify) do.
-    pub fn open(bytes: &[u8], kind: Kind) -> Result<(Self, &[u8]), StampError> {
+    pub fn open(bytes: &[u8], kind: StampKind) -> Result<(Self, &[u8]), StampError> {
         let stamp = Self::read(bytes, kind)?;
         let data = bytes.get(BYTES..).unwrap_or_default();
         let whole = usize::try_from(stamp.length)
@@ -351,7 +351,10 @@ pub enum StampError {
         found.escape_ascii(),
         expected.escape_ascii()
     )]
-    OtherKind { expected: Kind, found: Kind },
+    OtherKind {
+        expected: StampKind,
+        found: StampKind,
+    },
     /// The data counts in pages of another size than the reading kernel's.
     #[error(
         "written under {written} pages, and this kernel runs with {running}: not read; \

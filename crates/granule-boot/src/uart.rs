@@ -160,22 +160,22 @@ impl Uart {
 }
 
 /// A family, and the layout of its registers where the name of a device determines it.
-type Kind = (Family, Option<Layout>);
+type UartKind = (Family, Option<Layout>);
 
-const PL011: Kind = (Family::Pl011, Some(Layout::WORDS));
-const SBSA: Kind = (Family::Sbsa, Some(Layout::WORDS));
-const CADENCE: Kind = (Family::Cadence, Some(Layout::WORDS));
-const IMX: Kind = (Family::Imx, Some(Layout::WORDS));
+const PL011: UartKind = (Family::Pl011, Some(Layout::WORDS));
+const SBSA: UartKind = (Family::Sbsa, Some(Layout::WORDS));
+const CADENCE: UartKind = (Family::Cadence, Some(Layout::WORDS));
+const IMX: UartKind = (Family::Imx, Some(Layout::WORDS));
 /// An 8250 with the layout that its node or its word states.
-const STATED_8250: Kind = (Family::Uart8250, None);
-const WORDS_8250: Kind = (Family::Uart8250, Some(Layout::WORDS));
+const STATED_8250: UartKind = (Family::Uart8250, None);
+const WORDS_8250: UartKind = (Family::Uart8250, Some(Layout::WORDS));
 
 /// The kind of the UART with this `compatible`. Bindings that fix the layout of an 8250 let trees leave it
 /// out.
 ///
 /// The names here and below are patterns, not rows of tables: a table would have pointers, which code that
 /// runs before its relocation cannot read.
-const fn compatible(name: &[u8]) -> Option<Kind> {
+const fn compatible(name: &[u8]) -> Option<UartKind> {
     Some(match name {
         b"arm,pl011" => PL011,
         b"arm,sbsa-uart" => SBSA,
@@ -205,7 +205,7 @@ const fn compatible(name: &[u8]) -> Option<Kind> {
 }
 
 /// The kind of the UART with this name of Linux's early consoles.
-const fn early_console(name: &[u8]) -> Option<Kind> {
+const fn early_console(name: &[u8]) -> Option<UartKind> {
     Some(match name {
         b"pl011" => PL011,
         b"uart" | b"uart8250" | b"ns16550" | b"ns16550a" => STATED_8250,
@@ -231,7 +231,7 @@ fn accesses(text: &[u8]) -> Option<(Layout, &[u8])> {
 
 /// The kind of the UART that a node describes, by the first of its names that is known: the most
 /// exact one.
-fn kind(node: &Node<'_>) -> Option<Kind> {
+fn kind(node: &Node<'_>) -> Option<UartKind> {
     node.strings(b"compatible").find_map(compatible)
 }
 

@@ -92,7 +92,7 @@ pub enum What {
 
 /// A record: an event, and the progress since the previous record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct AccessRecord {
     /// Instructions since the previous record.
     pub instructions: u32,
     /// The position of each kept page in the order after the previous record: of fetches, and of
@@ -116,7 +116,7 @@ fn unpack(bits: u64) -> [u8; KEPT] {
     std::array::from_fn(|at| (bits >> (2 * at) & 3) as u8)
 }
 
-impl Record {
+impl AccessRecord {
     /// Encodes the record.
     #[must_use]
     pub fn words(&self) -> [u64; 3] {
@@ -349,7 +349,7 @@ impl<M: Memory> Collector<M> {
 
     /// Emits a record. `forget` drops all kept pages, because addresses or TLB entries change.
     fn emit(&mut self, what: What, forget: bool) {
-        let record = Record {
+        let record = AccessRecord {
             instructions: std::mem::take(&mut self.instructions),
             order: self.recent.each_mut().map(Recent::take_order),
             what,
@@ -420,11 +420,11 @@ impl<R: Read> Reader<R> {
     /// # Errors
     ///
     /// If it cannot be read, or is malformed.
-    pub fn next_record(&mut self) -> Result<Option<Record>, AccessesError> {
+    pub fn next_record(&mut self) -> Result<Option<AccessRecord>, AccessesError> {
         let Some(words) = self.words()? else {
             return Ok(None);
         };
-        let record = Record::new(words).ok_or(AccessesError::Record)?;
+        let record = AccessRecord::new(words).ok_or(AccessesError::Record)?;
         Ok(Some(record))
     }
 

@@ -5,7 +5,7 @@
 //! apply to every model. Slow models make the guest wait.
 
 use granule::arch::PageSize;
-use granule_plugin::accesses::{AccessKind, KEPT, Page, Record, What};
+use granule_plugin::accesses::{AccessKind, AccessRecord, KEPT, Page, What};
 
 use super::cpus::{CPUS, Cpu};
 use super::maps::{Map, Shape};
@@ -103,7 +103,7 @@ impl Replay {
     }
 
     /// Replays a record.
-    pub fn add(&mut self, record: &Record) {
+    pub fn add(&mut self, record: &AccessRecord) {
         self.counted.instructions += u64::from(record.instructions);
         for (kind, order) in KINDS.into_iter().zip(record.order) {
             self.use_again(kind, order);

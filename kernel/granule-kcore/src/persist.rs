@@ -7,12 +7,12 @@ use crate::trace::area::pair;
 use core::ops::Range;
 use granule::arch::{Geometry, PageSize};
 use granule::linear::LeafStats;
-use granule_boot::stamp::{self, Kind, Stamp, StampError, Units};
+use granule_boot::stamp::{self, Stamp, StampError, StampKind, Units};
 
 /// The number of boots, which does not depend on a page size.
-const BOOTS: Kind = *b"gr-boots";
+const BOOTS: StampKind = *b"gr-boots";
 /// The linear map's figures: numbers of leaves and tables of one page size.
-const FIGURES: Kind = *b"gr-lmap\0";
+const FIGURES: StampKind = *b"gr-lmap\0";
 
 /// The most bytes of either part, with its stamp.
 const PART: usize = 256;
@@ -139,7 +139,7 @@ pub fn exchange(area: &mut [u8], running: PageSize, figures: &Figures) -> Left {
 }
 
 /// Stores `data` behind its stamp.
-fn leave(part: &mut [u8], kind: Kind, units: Units, running: PageSize, data: &[u8]) {
+fn leave(part: &mut [u8], kind: StampKind, units: Units, running: PageSize, data: &[u8]) {
     let stamp = Stamp::new(kind, units, running, data).to_bytes();
     for (to, from) in part.iter_mut().zip(stamp.iter().chain(data)) {
         *to = *from;

@@ -4,7 +4,7 @@
 use crate::bytes::Bytes;
 use granule::arch::{PageSize, PhysicalAddress};
 use granule_kcore::frames::metadata::metadata_bytes;
-use granule_kcore::frames::subdivide::{Pieces, Record, RecordAt, Store, UNIT_SHIFT};
+use granule_kcore::frames::subdivide::{PieceRecord, Pieces, RecordAt, Store, UNIT_SHIFT};
 use granule_kcore::frames::tables::Source;
 use granule_kcore::frames::{Frame, Frames};
 use std::cell::RefCell;
@@ -16,7 +16,7 @@ const FIRST: u64 = 0x1003;
 /// The frames, and the memory of records.
 struct Host<'a, 'm> {
     frames: &'a RefCell<Frames<'m>>,
-    records: HashMap<u64, Record>,
+    records: HashMap<u64, PieceRecord>,
 }
 
 impl Source for Host<'_, '_> {
@@ -26,7 +26,7 @@ impl Source for Host<'_, '_> {
 }
 
 impl Store for Host<'_, '_> {
-    fn record(&mut self, at: RecordAt) -> &mut Record {
+    fn record(&mut self, at: RecordAt) -> &mut PieceRecord {
         self.records.entry(at.address().0).or_default()
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::bytes::Bytes;
 use granule::arch::PageSize;
-use granule_boot::stamp::{Kind, Stamp, Units};
+use granule_boot::stamp::{Stamp, StampKind, Units};
 use granule_cli::BootRecord;
 use granule_cli::bootrec::{self, BYTES};
 use granule_cli::result::record::{self, KEYS, RecordLines};
@@ -26,7 +26,7 @@ pub(crate) fn console_record(bytes: &[u8]) {
     let mut bytes = Bytes(bytes);
     let numbers = KEYS
         .iter()
-        .filter(|(_, kind)| *kind == record::Kind::Integer);
+        .filter(|(_, kind)| *kind == record::KeyKind::Integer);
     let keys: Vec<_> = numbers.map(|(key, _)| *key).collect();
     let (key, number) = (keys[bytes.below(keys.len())], bytes.word());
     let faults = record.faults().len();
@@ -77,8 +77,8 @@ fn several(text: &str) {
 
 /// Memory with data of an earlier boot, in any state.
 pub(crate) fn stamp(bytes: &[u8]) {
-    const KIND: Kind = *b"fuzzing!";
-    let looked_at = |bytes: &[u8], kind: Kind| match Stamp::open(bytes, kind) {
+    const KIND: StampKind = *b"fuzzing!";
+    let looked_at = |bytes: &[u8], kind: StampKind| match Stamp::open(bytes, kind) {
         Ok((stamp, data)) => {
             assert_eq!(stamp.length(), data.len() as u64);
             for size in PageSize::ALL {

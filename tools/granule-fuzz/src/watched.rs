@@ -258,7 +258,7 @@ fn replayed(stream: &[u8]) -> (usize, bool) {
     let mut records = 0;
     while let Ok(Some(record)) = reader.next_record() {
         records += 1;
-        assert_eq!(accesses::Record::new(record.words()), Some(record));
+        assert_eq!(accesses::AccessRecord::new(record.words()), Some(record));
         if records <= MOST_REPLAYED {
             replay.add(&record);
         }

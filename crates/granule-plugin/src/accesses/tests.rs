@@ -49,7 +49,7 @@ const fn block(first: u64, el: u8) -> Block {
     }
 }
 
-fn records(collector: &mut Collector<Words>) -> Vec<Record> {
+fn records(collector: &mut Collector<Words>) -> Vec<AccessRecord> {
     let bytes = std::mem::take(collector.out());
     let mut reader = Reader::new(&bytes[..]).unwrap();
     std::iter::from_fn(|| reader.next_record().unwrap()).collect()
@@ -218,17 +218,20 @@ fn bytes_that_are_not_a_stream_are_refused() {
         Err(AccessesError::Head)
     ));
     assert!(Reader::new(&[][..]).is_err());
-    let good = Record {
+    let good = AccessRecord {
         instructions: 5,
         order: [[3, 0, 1, 2], SAME],
         what: What::Asid(9),
     };
-    assert_eq!(Record::new(good.words()), Some(good));
+    assert_eq!(AccessRecord::new(good.words()), Some(good));
     let [first, a, b] = good.words();
     // An unknown kind, an unknown region, and an order that names a place twice.
-    assert_eq!(Record::new([0xff, a, b]), None);
-    assert_eq!(Record::new([u64::from(ACCESS) | 0xe4e4 << 16, 0, 3]), None);
-    assert_eq!(Record::new([first & !(0xff << 16), a, b]), None);
+    assert_eq!(AccessRecord::new([0xff, a, b]), None);
+    assert_eq!(
+        AccessRecord::new([u64::from(ACCESS) | 0xe4e4 << 16, 0, 3]),
+        None
+    );
+    assert_eq!(AccessRecord::new([first & !(0xff << 16), a, b]), None);
     let mut cpu = collector();
     cpu.finish();
     let bytes = std::mem::take(cpu.out());

@@ -28,7 +28,7 @@ impl Page {
 }
 
 /// The properties that pages of one VMA share.
-pub type Kind = (Rights, u8, Advice);
+pub type VmaKind = (Rights, u8, Advice);
 
 /// Page numbers to pages.
 #[derive(Clone, Debug, Default)]
@@ -38,8 +38,8 @@ pub struct Reference {
 
 impl Reference {
     /// Ranges with the same rights, label and advice, as first page and end.
-    pub fn vmas(&self) -> Vec<(u64, u64, Kind)> {
-        let mut vmas: Vec<(u64, u64, Kind)> = Vec::new();
+    pub fn vmas(&self) -> Vec<(u64, u64, VmaKind)> {
+        let mut vmas: Vec<(u64, u64, VmaKind)> = Vec::new();
         for (&number, page) in &self.pages {
             let kind = (page.rights, page.label, page.advice);
             match vmas.last_mut() {

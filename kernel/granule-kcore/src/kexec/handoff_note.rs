@@ -24,11 +24,11 @@
 
 use crate::devicetree::child;
 use granule::arch::PageSize;
-use granule_boot::stamp::{self, Kind, Stamp, StampError, Units};
+use granule_boot::stamp::{self, Stamp, StampError, StampKind, Units};
 use granule_boot::tree::Tree;
 
 /// The stamp's kind.
-const KIND: Kind = *b"gr-kexec";
+const KIND: StampKind = *b"gr-kexec";
 
 /// Words of data.
 const WORDS: usize = 17;

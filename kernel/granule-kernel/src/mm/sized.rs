@@ -22,7 +22,7 @@ use super::kernel_tables;
 use super::pages::{self, Counted, Pages, notify_allocated, notify_freed};
 use crate::lock::Lock;
 use granule::arch::{PageSize, PhysicalAddress};
-use granule_kcore::frames::subdivide::{Pieces, Record, RecordAt, Store, UNIT_SHIFT};
+use granule_kcore::frames::subdivide::{PieceRecord, Pieces, RecordAt, Store, UNIT_SHIFT};
 use granule_kcore::frames::tables::Source;
 use granule_kcore::frames::{Frame, Frames};
 
@@ -39,9 +39,9 @@ impl Source for KernelStore {
 }
 
 impl Store for KernelStore {
-    fn record(&mut self, at: RecordAt) -> &mut Record {
+    fn record(&mut self, at: RecordAt) -> &mut PieceRecord {
         let address = at.address().0.wrapping_add(self.distance) as usize;
-        let record = core::ptr::with_exposed_provenance_mut::<Record>(address);
+        let record = core::ptr::with_exposed_provenance_mut::<PieceRecord>(address);
         // SAFETY: only `granule_kcore::frames::subdivide` makes the place of a record, in a frame that it
         // allocated for records; no two records overlap, and one is lent at a time. The linear map shows the frame
         // writable, and a record is made of integers, which may hold anything.

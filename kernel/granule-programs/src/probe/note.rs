@@ -8,7 +8,7 @@
 use crate::digest::SegmentDigest;
 use granule_boot::stamp::{self, Stamp};
 
-const KIND: stamp::Kind = *b"gr-kexec";
+const KIND: stamp::StampKind = *b"gr-kexec";
 /// Number of stamped words, and the index of the first word about the memory that was handed over.
 const WORDS: usize = 17;
 const SEGMENTS: usize = 8;

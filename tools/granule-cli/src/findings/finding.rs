@@ -22,7 +22,7 @@ pub(crate) struct Finding {
     /// Function that broke it; null where no name is known, and for the end of the run.
     pub(crate) function: Option<String>,
     /// The instructions, the one with the most violations first; none for the end of the run.
-    pub(crate) places: Vec<Place>,
+    pub(crate) places: Vec<NamedAddress>,
     /// Violations.
     pub(crate) count: u64,
     /// Reason in the file of `--accept`, or null.
@@ -41,7 +41,7 @@ pub(crate) struct Finding {
 
 /// An instruction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub(crate) struct Place {
+pub(crate) struct NamedAddress {
     /// Virtual address.
     #[serde(serialize_with = "hex")]
     #[schemars(with = "Hex")]
@@ -130,7 +130,7 @@ pub(super) fn findings(
             undecided: group.undecided,
             accepted: None,
         };
-        finding.places.extend(group.pc.map(|address| Place {
+        finding.places.extend(group.pc.map(|address| NamedAddress {
             address,
             name: named.map(|(_, place)| place),
             count: group.count,

@@ -211,7 +211,7 @@ mod tests {
 
     use super::*;
     use crate::image::HeaderFields;
-    use crate::result::record::Kind;
+    use crate::result::record::KeyKind;
     use crate::schema::assert_matches;
     use crate::{Request, boot};
 
@@ -294,10 +294,10 @@ mod tests {
                 described = &described["properties"][word];
             }
             let expected = match kind {
-                Kind::Integer | Kind::Level => "integer",
-                Kind::Bool => "boolean",
-                Kind::Text | Kind::Word(_) => "string",
-                Kind::Texts | Kind::Leaves | Kind::Objects => "array",
+                KeyKind::Integer | KeyKind::Level => "integer",
+                KeyKind::Bool => "boolean",
+                KeyKind::Text | KeyKind::Word(_) => "string",
+                KeyKind::Texts | KeyKind::Leaves | KeyKind::Objects => "array",
             };
             assert_eq!(described["type"], json!([expected, "null"]), "{path}");
             assert!(described["description"].is_string(), "{path}");

@@ -11,7 +11,7 @@ use crate::json;
 
 /// The type of a key's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum KeyKind {
     /// A whole number, not negative.
     Integer,
     /// A level of translation tables, -1 to 3.
@@ -34,46 +34,46 @@ pub enum Kind {
 ///
 /// Three keys are printed under another name: `linear_map.leaves` as `linear_map.leaf`, one line
 /// for each kind of leaf, `cpu_facts` as `cpu`, one line for each CPU, and `drivers` as `driver`.
-pub const KEYS: &[(&str, Kind)] = &[
-    ("page_size", Kind::Integer),
+pub const KEYS: &[(&str, KeyKind)] = &[
+    ("page_size", KeyKind::Integer),
     (
         "page_size_source",
-        Kind::Word(&["command-line", "machine-table", "build-default", "fallback"]),
+        KeyKind::Word(&["command-line", "machine-table", "build-default", "fallback"]),
     ),
-    ("va_bits", Kind::Integer),
-    ("pa_bits", Kind::Integer),
-    ("levels", Kind::Integer),
-    ("start_level", Kind::Level),
-    ("lpa2", Kind::Bool),
-    ("bbm_level.id", Kind::Integer),
-    ("bbm_level.used", Kind::Integer),
-    ("bbm_level.system", Kind::Integer),
-    ("entry_el", Kind::Integer),
-    ("run_el", Kind::Integer),
-    ("vhe", Kind::Bool),
-    ("errata", Kind::Texts),
-    ("cpus", Kind::Integer),
-    ("cpus_expected", Kind::Integer),
-    ("cpu_mismatch", Kind::Texts),
-    ("cpu_facts", Kind::Objects),
-    ("drivers", Kind::Objects),
-    ("drivers_left_out", Kind::Texts),
-    ("tlbi_range", Kind::Bool),
-    ("tlbi_level_hint", Kind::Bool),
-    ("linear_map.strategy", Kind::Text),
-    ("linear_map.barriers", Kind::Text),
-    ("linear_map.rodata", Kind::Text),
-    ("linear_map.ram_bytes", Kind::Integer),
-    ("linear_map.mapped_bytes", Kind::Integer),
-    ("linear_map.leaves", Kind::Leaves),
-    ("linear_map.tables", Kind::Integer),
-    ("linear_map.table_bytes", Kind::Integer),
-    ("linear_map.descriptor_stores", Kind::Integer),
-    ("linear_map.tlbi", Kind::Integer),
-    ("linear_map.dsb", Kind::Integer),
-    ("linear_map.isb", Kind::Integer),
-    ("linear_map.instructions", Kind::Integer),
-    ("linear_map.time_us", Kind::Integer),
+    ("va_bits", KeyKind::Integer),
+    ("pa_bits", KeyKind::Integer),
+    ("levels", KeyKind::Integer),
+    ("start_level", KeyKind::Level),
+    ("lpa2", KeyKind::Bool),
+    ("bbm_level.id", KeyKind::Integer),
+    ("bbm_level.used", KeyKind::Integer),
+    ("bbm_level.system", KeyKind::Integer),
+    ("entry_el", KeyKind::Integer),
+    ("run_el", KeyKind::Integer),
+    ("vhe", KeyKind::Bool),
+    ("errata", KeyKind::Texts),
+    ("cpus", KeyKind::Integer),
+    ("cpus_expected", KeyKind::Integer),
+    ("cpu_mismatch", KeyKind::Texts),
+    ("cpu_facts", KeyKind::Objects),
+    ("drivers", KeyKind::Objects),
+    ("drivers_left_out", KeyKind::Texts),
+    ("tlbi_range", KeyKind::Bool),
+    ("tlbi_level_hint", KeyKind::Bool),
+    ("linear_map.strategy", KeyKind::Text),
+    ("linear_map.barriers", KeyKind::Text),
+    ("linear_map.rodata", KeyKind::Text),
+    ("linear_map.ram_bytes", KeyKind::Integer),
+    ("linear_map.mapped_bytes", KeyKind::Integer),
+    ("linear_map.leaves", KeyKind::Leaves),
+    ("linear_map.tables", KeyKind::Integer),
+    ("linear_map.table_bytes", KeyKind::Integer),
+    ("linear_map.descriptor_stores", KeyKind::Integer),
+    ("linear_map.tlbi", KeyKind::Integer),
+    ("linear_map.dsb", KeyKind::Integer),
+    ("linear_map.isb", KeyKind::Integer),
+    ("linear_map.instructions", KeyKind::Integer),
+    ("linear_map.time_us", KeyKind::Integer),
 ];
 
 /// The longest line in bytes, prefix included (docs/boot-record.md). The kernel cuts the list of the
@@ -119,7 +119,7 @@ impl RecordLines {
             self.ended = true;
             // The record has ended, so a list without lines is empty.
             for (path, kind) in KEYS {
-                if matches!(kind, Kind::Texts | Kind::Leaves | Kind::Objects)
+                if matches!(kind, KeyKind::Texts | KeyKind::Leaves | KeyKind::Objects)
                     && self.get(path).is_none()
                 {
                     insert(&mut self.values, path, Value::Array(Vec::new()));
@@ -171,26 +171,26 @@ impl RecordLines {
             .map(|(_, kind)| *kind);
         let parsed = match known {
             None => guess(value),
-            Some(Kind::Integer) => value
+            Some(KeyKind::Integer) => value
                 .parse::<u64>()
                 .map_err(|_| fault("a whole number"))?
                 .into(),
-            Some(Kind::Level) => match value.parse::<i8>() {
+            Some(KeyKind::Level) => match value.parse::<i8>() {
                 Ok(level @ -1..=3) => level.into(),
                 _ => return Err(fault("a level from -1 to 3")),
             },
-            Some(Kind::Bool) => value
+            Some(KeyKind::Bool) => value
                 .parse::<bool>()
                 .map_err(|_| fault("true or false"))?
                 .into(),
-            Some(Kind::Text) => value.into(),
-            Some(Kind::Word(words)) if words.contains(&value) => value.into(),
-            Some(Kind::Word(words)) => return Err(fault(&words.join(", "))),
-            Some(Kind::Texts) => {
+            Some(KeyKind::Text) => value.into(),
+            Some(KeyKind::Word(words)) if words.contains(&value) => value.into(),
+            Some(KeyKind::Word(words)) => return Err(fault(&words.join(", "))),
+            Some(KeyKind::Texts) => {
                 return push(&mut self.values, key, value.into()).ok_or_else(|| fault("a list"));
             }
-            Some(Kind::Leaves) => return Err(fault("linear_map.leaf, one line for each")),
-            Some(Kind::Objects) => return Err(fault("cpu or driver, one line for each")),
+            Some(KeyKind::Leaves) => return Err(fault("linear_map.leaf, one line for each")),
+            Some(KeyKind::Objects) => return Err(fault("cpu or driver, one line for each")),
         };
         insert(&mut self.values, key, parsed)
             .ok_or_else(|| fault("a key that does not run through another key's value"))

@@ -258,7 +258,7 @@ pub fn json(ran: &Ran) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use granule_plugin::accesses::{AccessKind, Page, Record, Region, SAME, What};
+    use granule_plugin::accesses::{AccessKind, AccessRecord, Page, Region, SAME, What};
     use granule_tlb::replay::Replay;
     use serde_json::json;
 
@@ -282,7 +282,7 @@ mod tests {
             ),
             (0, What::End { unseen: true }),
         ] {
-            replay.add(&Record {
+            replay.add(&AccessRecord {
                 instructions,
                 order: [SAME; 2],
                 what,

@@ -33,7 +33,7 @@ const TEST: &str = "preempt";
 const MARK: &str = "@granule ";
 
 /// The kernel's record: the values of each key.
-type Record = BTreeMap<String, Vec<String>>;
+type BoardRecord = BTreeMap<String, Vec<String>>;
 
 /// The record's line of the timer's driver.
 const TIMER: &str = "name=arm-timer page_sizes=4k,16k,64k in_use=true";
@@ -73,7 +73,7 @@ pub(super) fn boot(
 }
 
 /// Checks that the boot was as expected by the list.
-fn compare(record: &Record, board: &Board, page_size: PageSize) -> Result<String> {
+fn compare(record: &BoardRecord, board: &Board, page_size: PageSize) -> Result<String> {
     let all = |key: &str| record.get(key).map(Vec::as_slice).unwrap_or_default();
     for (key, wanted) in [
         ("outcome", "ok".to_owned()),
@@ -103,8 +103,8 @@ fn compare(record: &Record, board: &Board, page_size: PageSize) -> Result<String
     ))
 }
 
-fn record(console: &str) -> Record {
-    let mut record = Record::new();
+fn record(console: &str) -> BoardRecord {
+    let mut record = BoardRecord::new();
     for line in console.lines().map(str::trim_end) {
         if let Some((key, value)) = line.strip_prefix(MARK).and_then(|it| it.split_once('=')) {
             let values = record.entry(key.to_owned()).or_default();

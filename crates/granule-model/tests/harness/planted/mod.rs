@@ -179,10 +179,10 @@ fn row(fault: &Fault) -> String {
     format!("| {name} | `{rule}` | {text} |")
 }
 
-type Kind = (&'static str, fn() -> Tap);
+type TapKind = (&'static str, fn() -> Tap);
 
 /// Faults that come in the middle of random operations.
-const KINDS: [Kind; 9] = [
+const KINDS: [TapKind; 9] = [
     ("no TLBI", || taps::drop_all(taps::is_tlbi)),
     ("no DSB ISHST", || taps::drop_all(taps::is_ishst)),
     ("no DSB ISH", || taps::drop_all(taps::is_ish)),
@@ -247,10 +247,10 @@ fn random_sequences_find_faults() {
 
 #[test]
 fn random_sequences_find_faults_of_a_guest() {
-    let combined: Kind = ("no TLBI of what is combined", || {
+    let combined: TapKind = ("no TLBI of what is combined", || {
         taps::drop_all(guests::is_combined)
     });
-    let by_address: Kind = ("no TLBI by intermediate physical address", || {
+    let by_address: TapKind = ("no TLBI by intermediate physical address", || {
         taps::drop_all(guests::is_by_address)
     });
     for (name, plant) in KINDS.into_iter().chain([combined, by_address]) {
@@ -261,7 +261,7 @@ fn random_sequences_find_faults_of_a_guest() {
 
 #[test]
 fn random_sequences_find_lost_updates_by_hardware() {
-    let kinds: [Kind; 2] = [
+    let kinds: [TapKind; 2] = [
         ("loads and plain stores", || {
             leaves::by_load_and_store(taps::is_update)
         }),

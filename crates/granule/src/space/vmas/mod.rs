@@ -51,7 +51,7 @@ pub struct Vmas<'s> {
 
 /// A place in a leaf.
 #[derive(Clone, Copy)]
-struct Place<'a> {
+struct Position<'a> {
     /// All VMAs of the leaf.
     vmas: &'a [Vma],
     at: usize,
@@ -59,7 +59,7 @@ struct Place<'a> {
     full: usize,
 }
 
-impl<'a> Place<'a> {
+impl<'a> Position<'a> {
     fn vma(&self) -> Option<&'a Vma> {
         self.vmas.get(self.at)
     }
@@ -123,8 +123,8 @@ impl<'s> Vmas<'s> {
     }
 
     /// Finds the place of the first VMA that ends behind `address`, or the one behind all in the last leaf.
-    fn place(&self, address: VirtualAddress) -> Place<'_> {
-        let mut place = Place {
+    fn place(&self, address: VirtualAddress) -> Position<'_> {
+        let mut place = Position {
             vmas: &[],
             at: 0,
             full: 0,
@@ -152,7 +152,7 @@ impl<'s> Vmas<'s> {
     }
 
     /// Finds the VMA before a place, which starts before `address`.
-    fn before<'v>(&'v self, place: &Place<'v>, address: VirtualAddress) -> Option<&'v Vma> {
+    fn before<'v>(&'v self, place: &Position<'v>, address: VirtualAddress) -> Option<&'v Vma> {
         match place.at.checked_sub(1) {
             Some(at) => place.vmas.get(at),
             None => self.root.as_deref()?.last_before(address),
@@ -160,7 +160,11 @@ impl<'s> Vmas<'s> {
     }
 
     /// Visits the VMAs from a place on that start before `end`.
-    fn walk<'v>(&'v self, place: Place<'v>, end: VirtualAddress) -> impl Iterator<Item = &'v Vma> {
+    fn walk<'v>(
+        &'v self,
+        place: Position<'v>,
+        end: VirtualAddress,
+    ) -> impl Iterator<Item = &'v Vma> {
         let mut leaf = place.rest().iter();
         let mut last = None;
         core::iter::from_fn(move || {
@@ -177,7 +181,7 @@ impl<'s> Vmas<'s> {
     }
 
     /// Counts the VMAs from a place on that start before `end`, at least one, and returns the last of them too.
-    fn count_to<'v>(&'v self, mut place: Place<'v>, end: VirtualAddress) -> (usize, Vma) {
+    fn count_to<'v>(&'v self, mut place: Position<'v>, end: VirtualAddress) -> (usize, Vma) {
         let (mut count, mut last) = (0, Vma::EMPTY);
         loop {
             let rest = place.rest();

@@ -2,7 +2,7 @@
 //! it takes. A plan changes nothing, and what has a plan does not fail.
 
 use super::node::LEAF;
-use super::{Place, Vmas};
+use super::{Position, Vmas};
 use crate::arch::VirtualAddress;
 use crate::space::SpaceError;
 use crate::space::rights::Rights;
@@ -225,7 +225,7 @@ impl Vmas<'_> {
     fn finish<'v>(
         &'v self,
         plan: &mut Plan,
-        mut place: Place<'v>,
+        mut place: Position<'v>,
         start: VirtualAddress,
         end: VirtualAddress,
     ) -> Result<(), SpaceError> {
@@ -245,7 +245,7 @@ impl Vmas<'_> {
             let before = self.before(&place, start);
             if let Some(before) = before.filter(|before| before.continues_in(&first)) {
                 place = match place.at.checked_sub(1) {
-                    Some(at) => Place { at, ..place },
+                    Some(at) => Position { at, ..place },
                     None => self.place(before.start),
                 };
                 plan.from = before.start;
@@ -267,7 +267,7 @@ impl Vmas<'_> {
     }
 
     /// Returns the most nodes that a plan takes which begins at a place.
-    fn nodes_for(&self, plan: &Plan, place: &Place<'_>) -> usize {
+    fn nodes_for(&self, plan: &Plan, place: &Position<'_>) -> usize {
         let new = plan.new.count;
         if plan.one_by_one.is_some() {
             // Two edits that each split a VMA. The tree may be higher before the second.

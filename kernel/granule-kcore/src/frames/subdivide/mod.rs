@@ -5,7 +5,7 @@
 //! is subdivided when a piece is requested and no subdivided frame has room for it, and goes back
 //! to [`Frames`] with its last piece. So a system without pieces pays nothing.
 //!
-//! The state of a subdivided frame is in a [`Record`], and the frame's metadata has the record's
+//! The state of a subdivided frame is in a [`PieceRecord`], and the frame's metadata has the record's
 //! place (`marks`). Records are in frames of their own (`records`), which are allocated on demand
 //! and go back as well. This module finds room for pieces; `owners` counts their owners.
 //!
@@ -19,7 +19,7 @@ mod records;
 mod tests;
 
 pub use owners::PieceError;
-pub use records::{Record, RecordAt};
+pub use records::{PieceRecord, RecordAt};
 
 use super::tables::Source;
 use super::{Frame, Frames};
@@ -41,7 +41,7 @@ const MOST_ORDER: u32 = PageSize::K64.shift() - UNIT_SHIFT;
 pub trait Store: Source {
     /// The record at a place in a frame that is allocated for records. Its content may be anything
     /// before it is written first, and is kept from then on.
-    fn record(&mut self, at: RecordAt) -> &mut Record;
+    fn record(&mut self, at: RecordAt) -> &mut PieceRecord;
 
     /// Called with frames that were just allocated, before their first use.
     fn allocated(&mut self, _first: PhysicalAddress, _bytes: u64) {}
@@ -270,7 +270,7 @@ impl<S: Store> Pieces<S> {
 
     /// Subdivides a single frame that was just allocated.
     fn subdivide_frame(&mut self, frame: Frame, at: RecordAt) {
-        *self.store.record(at) = Record::of(frame, self.whole());
+        *self.store.record(at) = PieceRecord::of(frame, self.whole());
         self.store.with(|frames| frames.mark_subdivided(frame, at));
         self.counted.subdivided += 1;
         self.counted.free_units += 1 << self.frame_order();

@@ -33,7 +33,7 @@ impl RecordAt {
 /// The record of one subdivided frame, or of one frame of records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
-pub struct Record {
+pub struct PieceRecord {
     /// The neighbours in a list.
     pub(super) next: u64,
     pub(super) prev: u64,
@@ -56,7 +56,7 @@ pub(super) enum RefusedAt {
     TooManyOwners(u32),
 }
 
-impl Record {
+impl PieceRecord {
     /// A frame with these free units and without pieces.
     pub(super) const fn of(frame: Frame, free: u32) -> Self {
         Self {
@@ -152,7 +152,7 @@ impl<S: Store> Pieces<S> {
             let frame = self.allocate_frames(|frames| frames.allocate(0))?;
             let head = RecordAt(frame.address(self.page_size).0);
             // No record is in use, and the first slot is this one.
-            *self.store.record(head) = Record::of(Frame(0), 1);
+            *self.store.record(head) = PieceRecord::of(Frame(0), 1);
             // So that nothing but this module takes it for a frame of its own.
             let none = RecordAt(NONE);
             self.store
@@ -161,11 +161,11 @@ impl<S: Store> Pieces<S> {
             self.counted.record_frames += 1;
         }
         let head = RecordAt(self.record_frames);
-        let Record {
+        let PieceRecord {
             free, free_slot, ..
         } = *self.store.record(head);
         let slot = if free_slot != 0 { free_slot } else { free };
-        let at = RecordAt(head.0 + slot as u64 * size_of::<Record>() as u64);
+        let at = RecordAt(head.0 + slot as u64 * size_of::<PieceRecord>() as u64);
         if free_slot != 0 {
             let next = self.store.record(at).free_slot;
             self.store.record(head).free_slot = next;
@@ -184,7 +184,7 @@ impl<S: Store> Pieces<S> {
     /// Gives back a record.
     pub(super) fn give_record(&mut self, at: RecordAt) {
         let head = RecordAt(at.0 & !(self.page_size.bytes() - 1));
-        let slot = (at.0 - head.0) / size_of::<Record>() as u64;
+        let slot = (at.0 - head.0) / size_of::<PieceRecord>() as u64;
         let slots = self.slots();
         let description = self.store.record(head);
         let was_full = description.frame == slots;
@@ -204,7 +204,7 @@ impl<S: Store> Pieces<S> {
 
     /// Records of a frame of records.
     pub(super) const fn slots(&self) -> u64 {
-        self.page_size.bytes() / size_of::<Record>() as u64 - 1
+        self.page_size.bytes() / size_of::<PieceRecord>() as u64 - 1
     }
 }
 
@@ -220,7 +220,7 @@ pub(super) fn link<S: Store>(store: &mut S, first: &mut u64, at: RecordAt) {
 
 /// Takes a record out of the list that begins with `first`.
 pub(super) fn unlink<S: Store>(store: &mut S, first: &mut u64, at: RecordAt) {
-    let Record { next, prev, .. } = *store.record(at);
+    let PieceRecord { next, prev, .. } = *store.record(at);
     if next != NONE {
         store.record(RecordAt(next)).prev = prev;
     }

@@ -1,6 +1,6 @@
 //! Subdivided frames: random calls beside a map of pieces, failing allocations, and wrong calls.
 
-use super::records::{Record, RefusedAt};
+use super::records::{PieceRecord, RefusedAt};
 use super::*;
 use crate::frames::metadata::{Word, metadata_bytes};
 use crate::frames::{FrameError, max_order};
@@ -13,7 +13,7 @@ const FIRST: u64 = 0x1003;
 /// The frames, and the memory of records by address. It holds nonsense before it is written.
 struct Host<'m> {
     frames: Frames<'m>,
-    records: HashMap<u64, Record>,
+    records: HashMap<u64, PieceRecord>,
     /// Allocations that may still succeed.
     left: u64,
     /// Frames that are registered as in use.
@@ -38,17 +38,17 @@ impl Source for Host<'_> {
 }
 
 impl Store for Host<'_> {
-    fn record(&mut self, at: RecordAt) -> &mut Record {
+    fn record(&mut self, at: RecordAt) -> &mut PieceRecord {
         let size = self.frames.page_size();
         let frame = Frame::containing(at.address(), size);
         assert!(
             self.used.contains(&frame.0),
             "{at:?} is in no frame of records"
         );
-        assert!(at.address().0 % size.bytes() <= size.bytes() - size_of::<Record>() as u64);
+        assert!(at.address().0 % size.bytes() <= size.bytes() - size_of::<PieceRecord>() as u64);
         self.records
             .entry(at.0)
-            .or_insert(Record::of(Frame(77), 0x5a5a))
+            .or_insert(PieceRecord::of(Frame(77), 0x5a5a))
     }
 
     fn allocated(&mut self, first: PhysicalAddress, bytes: u64) {
@@ -515,7 +515,7 @@ fn small_pieces_leave_large_ones_whole() {
 
 #[test]
 fn a_piece_has_at_most_so_many_owners() {
-    let mut record = Record::of(Frame(1), 0xffff);
+    let mut record = PieceRecord::of(Frame(1), 0xffff);
     record.take(4, 2, 1);
     assert_eq!(record.free, 0xf00f);
     for _ in 0..3 {

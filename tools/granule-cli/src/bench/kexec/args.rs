@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::{Mmu, Place};
+use super::{Mmu, PayloadPlace};
 use crate::bench::args::ImageArgs;
 use crate::request::PageSize;
 use crate::sizes::parse_size;
@@ -60,7 +60,7 @@ pub struct Bench {
         value_enum,
         default_value = "copied,in-place"
     )]
-    pub place: Vec<Place>,
+    pub place: Vec<PayloadPlace>,
 
     /// Page size, one or more; the next kernel has the same
     #[arg(

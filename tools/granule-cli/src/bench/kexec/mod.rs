@@ -34,7 +34,7 @@ pub enum Mmu {
 
 /// The place of the payload before the kernel leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Place {
+pub enum PayloadPlace {
     /// Not at its destination: all of it is copied.
     Copied,
     /// At its destination, as far as that memory is free.
@@ -51,7 +51,7 @@ impl Mmu {
     }
 }
 
-impl Place {
+impl PayloadPlace {
     /// The word on the command line.
     pub const fn word(self) -> &'static str {
         match self {
@@ -68,7 +68,7 @@ pub struct Cell {
     /// Bytes of image and initramfs.
     pub payload: u64,
     /// Whether the payload is copied.
-    pub place: Place,
+    pub place: PayloadPlace,
     /// Whether the MMU is on while bytes are copied.
     pub mmu: Mmu,
 }
@@ -228,7 +228,7 @@ impl Benchmark for Bench {
             append: Some("granule.bench=copy".into()),
             kexec: Some(Kexec {
                 page_size: Some(cell.page_size),
-                copy: cell.place == Place::Copied,
+                copy: cell.place == PayloadPlace::Copied,
                 uncached: cell.mmu == Mmu::Off,
                 ..Kexec::default()
             }),
@@ -370,7 +370,7 @@ fn read(cell: &Cell, boot: &Boot) -> Result<Figures, String> {
             number(first, "bench.copy.instructions")?,
         ),
     };
-    if cell.place == Place::Copied && figures.bytes_copied < cell.payload {
+    if cell.place == PayloadPlace::Copied && figures.bytes_copied < cell.payload {
         return Err(format!(
             "all was to be copied, of {} bytes {} were",
             cell.payload, figures.bytes_copied

@@ -11,7 +11,7 @@ fn bench() -> Bench {
     Bench {
         payload: vec![25 << 20, 84 << 20],
         mmu: vec![Mmu::Off, Mmu::On],
-        place: vec![Place::Copied, Place::InPlace],
+        place: vec![PayloadPlace::Copied, PayloadPlace::InPlace],
         page_size: vec![PageSize::K4, PageSize::K64],
         memory: 4 << 30,
         cpu: "neoverse-n1".into(),

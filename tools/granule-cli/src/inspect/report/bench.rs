@@ -10,15 +10,15 @@ use crate::page::visible;
 
 /// A kind of results: a key that its object has and no other, the columns that name a row, those that
 /// were measured (the most interesting first).
-struct Kind {
+struct BenchKind {
     name: &'static str,
     known_by: &'static str,
     names: &'static [&'static str],
     measures: &'static [&'static str],
 }
 
-const KINDS: [Kind; 7] = [
-    Kind {
+const KINDS: [BenchKind; 7] = [
+    BenchKind {
         name: "granule bench linear-map",
         known_by: "/cells",
         names: &["page_size", "memory", "rodata", "strategy", "barriers"],
@@ -31,7 +31,7 @@ const KINDS: [Kind; 7] = [
             "linear_map.tables",
         ],
     },
-    Kind {
+    BenchKind {
         name: "granule bench permissions",
         known_by: "/changes",
         names: &["page_size", "bytes", "kind"],
@@ -46,13 +46,13 @@ const KINDS: [Kind; 7] = [
             "locks",
         ],
     },
-    Kind {
+    BenchKind {
         name: "granule bench user",
         known_by: "/rounds",
         names: &["build", "page_size", "op", "pages"],
         measures: &["instructions_per_page", "instructions"],
     },
-    Kind {
+    BenchKind {
         name: "granule bench kexec",
         known_by: "/published",
         names: &["page_size", "payload", "place", "mmu"],
@@ -66,19 +66,19 @@ const KINDS: [Kind; 7] = [
             "dsb",
         ],
     },
-    Kind {
+    BenchKind {
         name: "granule-bench",
         known_by: "/floors",
         names: &["bytes", "leaf_bytes", "trees", "calls", "subject", "step"],
         measures: &["ratio.median", "ns_per_leaf.median", "tables"],
     },
-    Kind {
+    BenchKind {
         name: "cargo xtask bench --instructions",
         known_by: "/rows/0/leaves",
         names: &["lto", "bytes", "leaf_bytes", "calls", "subject", "step"],
         measures: &["instructions", "call_count", "leaves"],
     },
-    Kind {
+    BenchKind {
         name: "granule-peers",
         known_by: "/rows/0/kernel",
         names: &["kernel", "op", "page_size", "large"],
@@ -93,7 +93,7 @@ const SIZES: [&str; 5] = ["page_size", "memory", "bytes", "leaf_bytes", "payload
 const MOST_ROWS: usize = 2000;
 
 pub(super) struct Bench {
-    kind: &'static Kind,
+    kind: &'static BenchKind,
     object: Value,
 }
 

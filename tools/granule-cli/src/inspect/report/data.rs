@@ -51,7 +51,7 @@ struct Drawing {
     tree: TreeObject,
     /// First address.
     base: Hex,
-    kinds: Vec<Kind>,
+    kinds: Vec<LeafKindObject>,
     attributes: Vec<Words>,
     /// Cells as arrays, which are short in JSON: `[offset, bytes, ranges, kind, attributes, output]` of leaves
     /// alike, `[offset, bytes, ranges, parts]` of others, with `[kind, access, bytes]` of each part.
@@ -68,7 +68,7 @@ struct Drawing {
 
 /// A kind of leaves.
 #[derive(Serialize)]
-struct Kind {
+struct LeafKindObject {
     bytes: u64,
     contiguous: bool,
     what: &'static str,
@@ -210,7 +210,7 @@ fn of_tree(tree: &Tree, drawn: &Drawn) -> Drawing {
         }
     });
     let page = tree.geometry().page_size().bytes();
-    let name = |kind: &LeafKind| Kind {
+    let name = |kind: &LeafKind| LeafKindObject {
         bytes: kind.leaf_bytes,
         contiguous: kind.contiguous,
         what: if kind.leaf_bytes == page {

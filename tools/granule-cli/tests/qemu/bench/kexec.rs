@@ -3,7 +3,7 @@
 //! in ticks.
 
 use granule_cli::PageSize::{self, K4, K16, K64};
-use granule_cli::bench::kexec::{Bench, Done, Figures, Mmu, Place, Row};
+use granule_cli::bench::kexec::{Bench, Done, Figures, Mmu, PayloadPlace, Row};
 use granule_cli::bench::series::Benchmark;
 use serde_json::Value;
 
@@ -16,7 +16,7 @@ const LINE: u64 = 64;
 /// Instructions of a tick of the counter: an interval has one more or less than it took.
 const TICK: u64 = 16;
 
-fn bench(page_size: PageSize, payload: &[u64], mmu: &[Mmu], place: &[Place]) -> Bench {
+fn bench(page_size: PageSize, payload: &[u64], mmu: &[Mmu], place: &[PayloadPlace]) -> Bench {
     Bench {
         payload: payload.to_vec(),
         mmu: mmu.to_vec(),
@@ -69,18 +69,18 @@ impl Given {
 fn expected(row: &Row) -> (u64, u64) {
     let ([kernel, initrd, tree], memory) = Given::of(row).pages(row.cell.page_size);
     let copied = match row.cell.place {
-        Place::Copied => kernel + initrd + tree,
-        Place::InPlace => 0,
+        PayloadPlace::Copied => kernel + initrd + tree,
+        PayloadPlace::InPlace => 0,
     };
     // The memory that the image zeroes itself is cleaned too.
     let behind = memory - kernel;
     let bytes = match (row.cell.mmu, row.cell.place) {
         // All was cleaned when it was loaded.
-        (_, Place::InPlace) => 0,
+        (_, PayloadPlace::InPlace) => 0,
         // Sources and places out of the caches, and the places once more.
-        (Mmu::Off, Place::Copied) => 3 * copied + behind,
+        (Mmu::Off, PayloadPlace::Copied) => 3 * copied + behind,
         // Not the initramfs, which is read with caches on.
-        (Mmu::On, Place::Copied) => kernel + tree + behind,
+        (Mmu::On, PayloadPlace::Copied) => kernel + tree + behind,
     };
     (copied, bytes / LINE)
 }
@@ -110,7 +110,7 @@ fn counts_are_exact(row: &Row) {
 #[test]
 fn each_way_does_what_its_sizes_require() {
     let ways = [Mmu::Off, Mmu::On];
-    let places = [Place::Copied, Place::InPlace];
+    let places = [PayloadPlace::Copied, PayloadPlace::InPlace];
     let bench = bench(K4, &[6 * MIB], &ways, &places);
     let done = measure(&bench);
     done.rows.iter().for_each(counts_are_exact);
@@ -119,7 +119,10 @@ fn each_way_does_what_its_sizes_require() {
         assert_eq!(reported["digest_ok"], true);
         accesses_are_those_executed(row, reported);
         let predicted = reported["predicted_ms"].as_object().unwrap();
-        assert_eq!(predicted.is_empty(), row.cell.place == Place::InPlace);
+        assert_eq!(
+            predicted.is_empty(),
+            row.cell.place == PayloadPlace::InPlace
+        );
     }
 }
 
@@ -157,7 +160,7 @@ fn accesses_are_those_executed(row: &Row, reported: &Value) {
 #[test]
 fn large_pages_are_counted_the_same() {
     for page_size in [K16, K64] {
-        let places = [Place::Copied, Place::InPlace];
+        let places = [PayloadPlace::Copied, PayloadPlace::InPlace];
         let done = measure(&bench(page_size, &[6 * MIB], &[Mmu::On], &places));
         done.rows.iter().for_each(counts_are_exact);
         let copied = figures(&done.rows[0]);
@@ -169,7 +172,7 @@ fn large_pages_are_counted_the_same() {
 #[test]
 fn copying_takes_little_more_than_a_plain_copy() {
     let payloads = [6 * MIB, 42 * MIB];
-    let done = measure(&bench(K4, &payloads, &[Mmu::On], &[Place::Copied]));
+    let done = measure(&bench(K4, &payloads, &[Mmu::On], &[PayloadPlace::Copied]));
     done.rows.iter().for_each(counts_are_exact);
     let [small, large] = [0, 1].map(|index| figures(&done.rows[index]));
     for one in [small, large] {
@@ -191,7 +194,7 @@ fn copying_takes_little_more_than_a_plain_copy() {
 #[test]
 fn leaving_in_place_costs_the_same_for_any_payload() {
     let payloads = [6 * MIB, 42 * MIB];
-    let done = measure(&bench(K4, &payloads, &[Mmu::On], &[Place::InPlace]));
+    let done = measure(&bench(K4, &payloads, &[Mmu::On], &[PayloadPlace::InPlace]));
     done.rows.iter().for_each(counts_are_exact);
     let [small, large] = [0, 1].map(|index| figures(&done.rows[index]));
     assert!(large.relocation.abs_diff(small.relocation) <= 2 * TICK);

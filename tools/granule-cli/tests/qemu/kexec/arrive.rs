@@ -2,11 +2,11 @@
 
 use granule_cli::{Outcome, PageSize, Request};
 
-use crate::kexec::chain::{How, Record, goes_through, machine, number, records};
+use crate::kexec::chain::{HopRecord, How, goes_through, machine, number, records};
 use crate::kexec::machine::{NEXT, archive, ends};
 
 /// Instructions between two counts, under `-icount shift=0`, where one is a nanosecond.
-fn between(recorded: &Record, from: &str, to: &str) -> u64 {
+fn between(recorded: &HopRecord, from: &str, to: &str) -> u64 {
     let at = |key: &str| number(recorded, &format!("kexec.count.{key}"));
     (at(to) - at(from)) * (1_000_000_000 / at("hz"))
 }

@@ -37,22 +37,22 @@ pub(crate) fn every_pair(sizes: &[PageSize]) -> Vec<PageSize> {
 }
 
 /// A kernel's record, by dotted key.
-pub(crate) type Record = HashMap<String, String>;
+pub(crate) type HopRecord = HashMap<String, String>;
 
 /// The records of a boot, one a kernel, each of which has ended.
-pub(crate) fn records(ran: &Booted) -> Vec<Record> {
+pub(crate) fn records(ran: &Booted) -> Vec<HopRecord> {
     let boots = ran.value("boots").as_array().unwrap();
     let records = boots.iter().map(|boot| {
         assert_eq!(boot["ended"], true, "{boot}");
         assert_eq!(boot["record_faults"], json!([]), "{boot}");
-        let mut recorded = Record::new();
+        let mut recorded = HopRecord::new();
         flatten("", boot, &mut recorded);
         recorded
     });
     records.collect()
 }
 
-fn flatten(key: &str, value: &Value, into: &mut Record) {
+fn flatten(key: &str, value: &Value, into: &mut HopRecord) {
     match value {
         Value::Object(object) => {
             for (name, value) in object {
@@ -66,7 +66,7 @@ fn flatten(key: &str, value: &Value, into: &mut Record) {
     }
 }
 
-pub(crate) fn number(recorded: &Record, key: &str) -> u64 {
+pub(crate) fn number(recorded: &HopRecord, key: &str) -> u64 {
     let text = recorded
         .get(key)
         .unwrap_or_else(|| panic!("{key} in {recorded:?}"));
@@ -127,7 +127,7 @@ pub(crate) fn goes_through(
     first: &Request,
     how: How,
     words: &str,
-) -> Vec<Record> {
+) -> Vec<HopRecord> {
     let (size, rest) = sizes.split_first().unwrap();
     let inside = archive(rest, how, words).unwrap();
     let file = tempfile::NamedTempFile::new().unwrap();
@@ -162,7 +162,14 @@ pub(crate) fn goes_through(
 }
 
 /// Checks the record of a kernel that was started by another.
-fn arrived(one: &Record, left: &Record, from: PageSize, to: PageSize, how: How, kernel: &[u8]) {
+fn arrived(
+    one: &HopRecord,
+    left: &HopRecord,
+    from: PageSize,
+    to: PageSize,
+    how: How,
+    kernel: &[u8],
+) {
     assert_eq!(number(one, "kexec.from_page_size"), from.bytes());
     assert_eq!(number(one, "kexec.to_page_size"), to.bytes());
     assert_eq!(one["kexec.uncached"], how.uncached.to_string());
