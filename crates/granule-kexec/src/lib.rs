@@ -68,7 +68,7 @@ pub mod memory;
 pub mod place;
 pub mod plan;
 pub mod ranges;
-pub mod record;
+pub mod step_recorder;
 // Sections and symbols are those of ELF, and nothing but a kernel can run it.
 #[cfg(all(target_arch = "aarch64", target_os = "none"))]
 pub mod relocate;
@@ -90,7 +90,7 @@ pub use memory::ListMemory;
 pub use place::{ANYWHERE, TREE_BLOCK, check_boot, find_place, near};
 pub use plan::{ListRecord, Totals, check, plan, reached};
 pub use ranges::{Full, Ranges};
-pub use record::Recorder;
 pub use segment::{Clean, MemoryMap, PhysRange, Refusal, Segment, check_places, in_the_way};
+pub use step_recorder::Recorder;
 pub use tables::{Needs, Transition, TransitionError, build, free, identity_geometry};
 pub use verify::{ListError, verify};

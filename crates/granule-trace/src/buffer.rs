@@ -90,7 +90,8 @@ impl BufferHeader {
     /// The number of records that fit a buffer of `bytes` bytes.
     #[must_use]
     pub const fn room_in(bytes: u64) -> u64 {
-        bytes.saturating_sub(8 * Self::WORDS as u64) / (8 * super::record::RECORD_WORDS as u64)
+        bytes.saturating_sub(8 * Self::WORDS as u64)
+            / (8 * super::encoded_event::RECORD_WORDS as u64)
     }
 
     /// The word at [`STATE`](Self::STATE).

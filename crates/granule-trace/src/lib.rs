@@ -25,13 +25,13 @@
 #![deny(clippy::exhaustive_enums)]
 
 mod buffer;
+mod encoded_event;
 mod event;
-mod record;
 #[cfg(feature = "recorder")]
 pub mod recorder;
 mod system;
 
 pub use buffer::{BufferHeader, HeaderError};
+pub use encoded_event::{EncodedEvent, RECORD_WORDS, RecordError};
 pub use event::{Barrier, BarrierKind, BitChange, Event, Text, Visibility};
-pub use record::{EncodedEvent, RECORD_WORDS, RecordError};
 pub use system::System;

@@ -17,7 +17,7 @@ use granule_cli::bench::progress::Bar;
 use granule_cli::bench::series::{self, Benchmark};
 use granule_cli::inspect::{self, Failure};
 use granule_cli::plan::args::PlanArgs;
-use granule_cli::result::record::RecordLines;
+use granule_cli::result::console_record::RecordLines;
 use granule_cli::result::report;
 use granule_cli::watch::{self, args::WatchArgs};
 use granule_cli::{Boot, boot, check, cost, schema, tlb, usage};

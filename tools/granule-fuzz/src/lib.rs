@@ -9,13 +9,13 @@ mod dumps;
 mod firmware;
 mod initramfs;
 mod inspect;
+mod kernel_records;
 mod next_tree;
 mod nodes;
 mod parsers;
 mod pieces;
 mod program;
 mod reader;
-mod records;
 mod replay;
 mod tables;
 mod watched;
@@ -39,11 +39,11 @@ pub const TARGETS: &[Target] = &[
     ("firmware_tree", firmware::firmware_tree, &[]),
     ("command_line", parsers::command_line, &["command-line"]),
     ("pretended_cpu", parsers::pretended_cpu, &["command-line"]),
-    ("console_record", records::console_record, &["console-record"]),
-    ("boot_record", records::boot_record, &["boot-record"]),
-    ("trace_area", records::trace_area, &["command-line"]),
-    ("stamp", records::stamp, &["stamp"]),
-    ("trace_record", records::trace_record, &[]),
+    ("console_record", kernel_records::console_record, &["console-record"]),
+    ("boot_record", kernel_records::boot_record, &["boot-record"]),
+    ("trace_area", kernel_records::trace_area, &["command-line"]),
+    ("stamp", kernel_records::stamp, &["stamp"]),
+    ("trace_record", kernel_records::trace_record, &[]),
     ("sizes", parsers::sizes, &["size"]),
     ("image_header", parsers::image_header, &["image-header"]),
     ("bench_lines", parsers::bench_lines, &["bench-lines"]),

@@ -8,7 +8,7 @@
 use crate::arch::{cpu, image};
 use crate::dev::console::{self, print, println};
 use crate::dev::psci;
-use crate::handover::record::{self, Reason};
+use crate::handover::boot_record::{self, Reason};
 use crate::percpu::{self, stacks};
 use crate::trace::recorder;
 use core::arch::asm;
@@ -92,7 +92,7 @@ fn end(what: fmt::Arguments<'_>, frame: &Frame) -> ! {
         _ => write!(line, "panic within a panic: {what}"),
     };
     // Before the first access to the console, which may be the cause.
-    record::finished(Some((Reason::Panic, line.bytes())));
+    boot_record::finished(Some((Reason::Panic, line.bytes())));
     if again == 0 {
         println!("\ngranule: panic: {what}");
         if percpu::online().len() > 1 {

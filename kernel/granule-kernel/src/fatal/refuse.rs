@@ -3,7 +3,7 @@
 use crate::arch::cpu;
 use crate::dev::console::{self, println};
 use crate::dev::psci;
-use crate::handover::record::{self, Reason};
+use crate::handover::boot_record::{self, Reason};
 use crate::trace::recorder;
 use core::fmt::{self, Write};
 use granule_kcore::line::Line;
@@ -28,7 +28,7 @@ fn end(outcome: &str, reason: Reason, why: fmt::Arguments<'_>) -> ! {
     // Text that does not fit is cut off here; the console has all of it.
     let _ = line.write_fmt(why);
     // Before the first access to the console, which may be the cause.
-    record::finished(Some((reason, line.bytes())));
+    boot_record::finished(Some((reason, line.bytes())));
     println!("granule: {outcome}: {why}");
     println!("@granule outcome={outcome}");
     println!("@granule reason={why}");

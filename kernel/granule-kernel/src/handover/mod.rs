@@ -4,12 +4,12 @@
 //! Addresses are physical. Positions in the device tree are offsets, since the tree moves to another address
 //! later.
 //!
-//! [`record`] is the boot record, [`mailbox`] the messages between the boot CPU and a starting CPU,
+//! [`boot_record`] is the boot record, [`mailbox`] the messages between the boot CPU and a starting CPU,
 //! [`parking`] the same for a parked CPU.
 
+pub(crate) mod boot_record;
 pub(crate) mod mailbox;
 pub(crate) mod parking;
-pub(crate) mod record;
 
 use granule::arch::{CpuFeatures, Geometry, PhysicalAddress};
 use granule_boot::choice::{PageSizeChoice, VaBitsChoice};

@@ -11,7 +11,7 @@ use crate::cpu::{ipi, irq};
 use crate::dev::console::println;
 use crate::dev::registry;
 use crate::dev::{console, psci, uart};
-use crate::handover::record;
+use crate::handover::boot_record;
 use crate::handover::{Handover, LeftOn};
 use crate::kexec::arrive;
 use crate::mm::{fault, firmware, kernel_tables};
@@ -176,7 +176,7 @@ fn finish(ended: Ended) -> ! {
             println!("@granule outcome=guest-exit\n@granule reason={why}\n@granule end");
         }
     }
-    record::finished(None);
+    boot_record::finished(None);
     // Under the lock: other CPUs may be merging, and the trace must not end inside a change.
     kernel_tables::hold(|| recorder::finish(true));
     console::flush();

@@ -15,7 +15,7 @@ use super::verify_tables::{TableMismatch, TableVerification};
 use super::{Busy, begin, quiesce};
 use crate::arch::{boot_stack, cpu};
 use crate::dev::console::{self, println};
-use crate::handover::record;
+use crate::handover::boot_record;
 use crate::lock::Lock;
 use crate::mm::kernel_tables;
 use crate::report;
@@ -253,7 +253,7 @@ fn go(loaded: &Loaded, header: &ListHeader, call: u64, stood: u64) -> ! {
         &mut *(note_at.0 as *mut [u8; note::BYTES])
     });
     cache::clean(note_at.0..note_at.0 + note::BYTES as u64);
-    record::finished(None);
+    boot_record::finished(None);
     leaving::leaves(
         header,
         loaded.list.head(),

@@ -8,7 +8,7 @@
 use super::early::Early;
 use super::routine::{Teller, before_tables, entered_at, runs_at, with_tables};
 use crate::arch::image;
-use crate::handover::record;
+use crate::handover::boot_record;
 use crate::handover::{EntryInfo, MmuConfig};
 use granule_kcore::trace::entry_code::{
     CLEAN, CLEAN_AND_INVALIDATE, ENABLE_MMU, ENTRY, INVALIDATE, SETUP_EL2, SETUP_RUN_LEVEL, When,
@@ -16,10 +16,10 @@ use granule_kcore::trace::entry_code::{
 use granule_trace::Event;
 
 impl Early {
-    /// Records a change of the boot record by `handover::record`, which cleans it before and after writing
+    /// Records a change of the boot record by `handover::boot_record`, which cleans it before and after writing
     /// its state.
     fn boot_record(&self) {
-        let record = record::range();
+        let record = boot_record::range();
         let bytes = record.end - record.start;
         self.data(record.start, bytes);
         self.lines(&CLEAN, record.start, bytes);

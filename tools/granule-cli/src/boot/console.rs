@@ -1,9 +1,9 @@
 //! Splits the guest's console into the text for people and the `@granule` lines for programs.
-//! `record` parses those lines.
+//! `console_record` parses those lines.
 
-use crate::result::record::{self, LONGEST_LINE};
+use crate::result::console_record::{self, LONGEST_LINE};
 
-const PREFIX: &[u8] = record::PREFIX.as_bytes();
+const PREFIX: &[u8] = console_record::PREFIX.as_bytes();
 /// The bytes of the console's end that are kept.
 const KEPT: usize = 4 << 20;
 

@@ -25,7 +25,7 @@ use super::console::{Splitter, Tail};
 use super::prompt::Typist;
 use super::qmp::{self, RecordPlace, Sight, Watch};
 use crate::bootrec::BootRecord;
-use crate::result::records::Records;
+use crate::result::chain::Records;
 use crate::result::{left, number};
 use granule_trace::BufferHeader;
 

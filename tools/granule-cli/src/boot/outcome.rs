@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::guest::{End, Run};
 use super::qemu;
-use crate::result::record::RecordLines;
+use crate::result::console_record::RecordLines;
 use crate::result::{Outcome, left};
 
 /// The kind of the kernel that the first kernel was to leave for.
@@ -193,7 +193,7 @@ fn not_well(record: &RecordLines, requested: bool) -> Option<(Outcome, String)> 
 mod tests {
     use super::*;
     use crate::bootrec::BootRecord;
-    use crate::result::records::Records;
+    use crate::result::chain::Records;
     use granule_testing::text::{assert_contains, assert_ends_with};
     use std::os::unix::process::ExitStatusExt;
 

@@ -5,9 +5,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::console_record::RecordLines;
 use super::hop::Hop;
 use super::payload::{Compared, Payload};
-use super::record::RecordLines;
 
 /// The cost of one kernel's leaving for another, as far as it was reported.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, JsonSchema)]
@@ -37,7 +37,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// The figures of the kernels' records; `None` if no kernel left and none was requested to.
+    /// The figures of the kernels' chain; `None` if no kernel left and none was requested to.
     pub(crate) fn of(
         boots: &[RecordLines],
         payload: Option<&Payload>,

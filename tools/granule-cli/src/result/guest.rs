@@ -1,5 +1,5 @@
 //! Description of the keys that come from the kernel's own lines, which are passed through: see
-//! [`record`](super::record). Nothing is stored in these structs.
+//! [`console_record`](super::console_record). Nothing is stored in these structs.
 
 #![expect(dead_code, reason = "the fields describe keys of a map")]
 

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::record::RecordLines;
+use super::console_record::RecordLines;
 
 /// Under `-icount shift=0` an instruction takes one nanosecond of counter time.
 const NANOSECONDS: u128 = 1_000_000_000;

@@ -4,8 +4,8 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::console_record::{KEYS, RecordLines, insert};
 use super::guest::{Guest, Kexec};
-use super::record::{KEYS, RecordLines, insert};
 use super::{Boot, Outcome};
 use crate::image::Image;
 use crate::json::{Version, value};
@@ -211,7 +211,7 @@ mod tests {
 
     use super::*;
     use crate::image::HeaderFields;
-    use crate::result::record::KeyKind;
+    use crate::result::console_record::KeyKind;
     use crate::schema::assert_matches;
     use crate::{Request, boot};
 

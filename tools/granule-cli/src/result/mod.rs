@@ -1,23 +1,23 @@
 //! The result of a boot: plain data from the guest's lines, and its reports. This is the lowest
 //! module with the type of a boot: [`boot`](crate::boot) and the benchmarks are above it.
 
+pub mod chain;
+pub mod console_record;
 mod figures;
 pub(crate) mod guest;
 mod hop;
 pub(crate) mod json;
 mod payload;
-pub mod record;
-pub mod records;
 pub mod report;
 
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
 
+use self::console_record::RecordLines;
 pub use self::figures::Figures;
 pub(crate) use self::hop::{left, number};
 pub(crate) use self::payload::Payload;
-use self::record::RecordLines;
 use crate::bootrec::BootRecord;
 use crate::image::Image;
 use crate::request::{Firmware, Request};

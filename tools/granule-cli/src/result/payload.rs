@@ -141,7 +141,7 @@ impl Hop<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::result::record::RecordLines;
+    use crate::result::console_record::RecordLines;
 
     fn digest(bytes: &[u8]) -> u64 {
         Fingerprint::of(bytes).digest

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::record::RecordLines;
+use super::console_record::RecordLines;
 use super::{Boot, Figures};
 use crate::sizes::show_size;
 

@@ -12,7 +12,7 @@ mod linux;
 mod output;
 mod plant;
 mod progress;
-mod record;
+mod recording;
 pub(crate) mod report;
 mod tally;
 
@@ -37,7 +37,7 @@ pub(crate) use guest::{Patient, ended, start};
 use output::Output;
 use plant::Planting;
 use progress::Progress;
-use record::Recording;
+use recording::Recording;
 pub use report::{Outcome, Watched};
 use tally::Tally;
 

@@ -3,7 +3,7 @@
 //! mark too, without a record.
 
 use super::RecordAt;
-use super::records::NONE;
+use super::piece_records::NONE;
 use crate::frames::{Frame, Frames};
 
 impl Frames<'_> {

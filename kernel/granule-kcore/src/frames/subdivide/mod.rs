@@ -14,18 +14,18 @@
 
 mod marks;
 mod owners;
-mod records;
+mod piece_records;
 #[cfg(test)]
 mod tests;
 
 pub use owners::PieceError;
-pub use records::{PieceRecord, RecordAt};
+pub use piece_records::{PieceRecord, RecordAt};
 
 use super::tables::Source;
 use super::{Frame, Frames};
 use core::fmt;
 use granule::arch::{PageSize, PhysicalAddress};
-use records::{NONE, link, unlink};
+use piece_records::{NONE, link, unlink};
 
 /// Log2 of the bytes of a unit.
 pub const UNIT_SHIFT: u32 = PageSize::K4.shift();

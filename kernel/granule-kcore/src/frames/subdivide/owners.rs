@@ -4,7 +4,7 @@
 //! its first owner, who allocated all of it, shares it with programs of every page size. Each piece that
 //! is shared counts as one more owner of the frame.
 
-use super::records::RefusedAt;
+use super::piece_records::RefusedAt;
 use super::{Pieces, RecordAt, Store, UNIT_SHIFT};
 use crate::frames::Frame;
 use core::fmt;

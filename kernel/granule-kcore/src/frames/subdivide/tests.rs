@@ -1,6 +1,6 @@
 //! Subdivided frames: random calls beside a map of pieces, failing allocations, and wrong calls.
 
-use super::records::{PieceRecord, RefusedAt};
+use super::piece_records::{PieceRecord, RefusedAt};
 use super::*;
 use crate::frames::metadata::{Word, metadata_bytes};
 use crate::frames::{FrameError, max_order};

@@ -1,6 +1,6 @@
 //! Parks the CPU before Rust can run, leaving the reason in the boot record.
 
-use crate::handover::record::{Reason, STATE_PARKED};
+use crate::handover::boot_record::{Reason, STATE_PARKED};
 use core::arch::global_asm;
 
 // Nothing may be assumed here: no stack, no relocation, and not even an image at a 4K boundary, which `adrp`

@@ -6,7 +6,7 @@
 use super::{park, peek};
 use crate::arch::image;
 use crate::handover::EntryInfo;
-use crate::handover::record::Reason;
+use crate::handover::boot_record::Reason;
 use granule::hw::cache;
 use granule_boot::choice::Wish;
 use granule_boot::efi::{Map, Physical};

@@ -16,7 +16,7 @@ mod secondary;
 mod tables;
 
 use crate::arch::cpu;
-use crate::handover::{EntryInfo, Handover, LeftOn, MmuConfig, record};
+use crate::handover::{EntryInfo, Handover, LeftOn, MmuConfig, boot_record};
 use crate::trace::early::Early;
 use granule_boot::tree::Tree;
 
@@ -75,7 +75,7 @@ static mut HANDOVER: Handover = Handover {
 /// Called by `entry` once, on the boot stack, with `handover` = `HANDOVER` at its physical address.
 #[unsafe(no_mangle)]
 extern "C" fn mmu_off_main(handover: &mut Handover) -> *const MmuConfig {
-    record::entered();
+    boot_record::entered();
     note_cpu(&mut handover.entry);
     let given = peek::bytes(&handover.entry);
     let read = firmware::expand(&mut handover.entry, given);
@@ -107,7 +107,7 @@ extern "C" fn mmu_off_main(handover: &mut Handover) -> *const MmuConfig {
     handover.roots = Some(tables.roots);
     handover.pool_next = tables.pool_next;
     handover.trace = trace;
-    record::mmu_on();
+    boot_record::mmu_on();
     early.leaves(&handover.entry, &handover.mmu);
     early.end();
     &raw const handover.mmu

@@ -5,7 +5,7 @@
 //! waits for ever.
 
 use crate::dev::uart;
-use crate::handover::record::{self, Reason};
+use crate::handover::boot_record::{self, Reason};
 use crate::handover::{Conduit, TreeInfo};
 use granule_boot::uart::Uart;
 use granule_kcore::line::Line;
@@ -29,7 +29,7 @@ pub(super) fn learn(tree: &TreeInfo) {
 
 /// Reports `message`, one line of ASCII, and ends.
 pub(super) fn park(reason: Reason, message: &[u8]) -> ! {
-    record::parked(reason, message);
+    boot_record::parked(reason, message);
     // SAFETY: as in `learn`.
     let (console, psci) = unsafe {
         (
@@ -62,7 +62,7 @@ pub(super) fn exception(esr: u64, elr: u64, far: u64) -> ! {
         (&raw mut PARKING).write_volatile(true);
         again
     };
-    if again || record::is_parked() {
+    if again || boot_record::is_parked() {
         wait();
     }
     let mut message = Line::<160>::new();

@@ -5,7 +5,7 @@
 
 use super::park;
 use crate::arch::image;
-use crate::handover::record::{self, Reason};
+use crate::handover::boot_record::{self, Reason};
 use crate::handover::{BootChoice, Conduit, EntryInfo, TreeInfo};
 use granule::arch::PageSize;
 use granule::hw::cache;
@@ -132,7 +132,7 @@ fn no_console(consoles: &Consoles) {
         message
             .push(b"no stdout-path in /chosen, no earlycon= or console= of a UART in its bootargs");
     }
-    record::no_console(message.bytes());
+    boot_record::no_console(message.bytes());
 }
 
 pub(super) fn image_range(entry: &EntryInfo) -> Range {

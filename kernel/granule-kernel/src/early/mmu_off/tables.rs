@@ -4,7 +4,7 @@
 
 use super::park;
 use crate::arch::image::{self, Permission};
-use crate::handover::record::Reason;
+use crate::handover::boot_record::Reason;
 use crate::handover::{BootChoice, BootRoots, EntryInfo, MmuConfig, TreeInfo};
 use crate::trace::early::Early;
 use granule::arch::registers::{Mair, Tcr, Ttbr};

@@ -20,7 +20,7 @@ use super::series::{self, Benchmark, temporary};
 use crate::initramfs::Initramfs;
 use crate::request::{Kexec, PageSize, Request};
 use crate::result::Boot;
-use crate::result::record::RecordLines;
+use crate::result::console_record::RecordLines;
 use crate::sizes::show_size;
 
 /// Whether the MMU is on while bytes are copied.

@@ -2,10 +2,10 @@
 //!
 //! One guest boots and ends, and QEMU keeps it. It is then read in each way, and the ways must
 //! agree, also with QEMU's own translation. The output of `granule dump` must agree with the
-//! kernel's own record of its linear map ([`record`]).
+//! kernel's own record of its linear map ([`linear_map_record`]).
 
+mod linear_map_record;
 mod live;
-mod record;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

@@ -1,12 +1,12 @@
 //! The records of several kernels on one console: `@granule end` ends a record, and the next line
 //! begins the next kernel's.
 //!
-//! `record` parses the lines of a record.
+//! `console_record` parses the lines of a record.
 //!
 //! All records are judged together (`boot::outcome`): if the next kernel fails or never reports, the boot has
 //! failed.
 
-use super::record::RecordLines;
+use super::console_record::RecordLines;
 
 /// The records of all kernels on one console.
 #[derive(Debug, Default)]

@@ -6,8 +6,8 @@ use granule::arch::PageSize;
 use granule_boot::stamp::{Stamp, StampKind, Units};
 use granule_cli::BootRecord;
 use granule_cli::bootrec::{self, BYTES};
-use granule_cli::result::record::{self, KEYS, RecordLines};
-use granule_cli::result::records::Records;
+use granule_cli::result::chain::Records;
+use granule_cli::result::console_record::{KEYS, KeyKind, RecordLines};
 use granule_cli::trace;
 use granule_cli::trace_area::TraceArea;
 use granule_kcore::trace::area::Area;
@@ -24,9 +24,7 @@ pub(crate) fn console_record(bytes: &[u8]) {
     several(&text);
     // Whatever lines came before, a number is read as it was written, and is not a fault.
     let mut bytes = Bytes(bytes);
-    let numbers = KEYS
-        .iter()
-        .filter(|(_, kind)| *kind == record::KeyKind::Integer);
+    let numbers = KEYS.iter().filter(|(_, kind)| *kind == KeyKind::Integer);
     let keys: Vec<_> = numbers.map(|(key, _)| *key).collect();
     let (key, number) = (keys[bytes.below(keys.len())], bytes.word());
     let faults = record.faults().len();
