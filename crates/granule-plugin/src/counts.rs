@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_s_reading_of_the_virtual_counter_is_recognised() {
+    fn a_read_of_the_virtual_counter_by_a_program_is_recognised() {
         // mrs x0 and x30, cntvct_el0; the physical counter is not the clock.
         for word in [0xd53b_e040, 0xd53b_e05e] {
             assert_eq!(counted(0x40_0000, word), Some(Counted::Reading));

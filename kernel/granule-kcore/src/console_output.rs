@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_could_be_the_kernel_s_is_changed() {
+    fn only_lines_like_those_of_the_kernel_are_changed() {
         let mut guard = Guard::NEW;
         let text = b"hello\n @granule x\n@granul\n@granule outcome=ok\nx@granule\n@@granule\n";
         let out = through(&mut guard, text);

@@ -66,7 +66,7 @@ mod tests {
     /// RFC 8439, A.1, test vector 1: the key stream of a key, nonce and counter of zeros. Its first half is the next
     /// key.
     #[test]
-    fn output_is_the_cipher_s_and_the_key_does_not_stay() {
+    fn output_is_that_of_the_cipher_and_the_key_does_not_stay() {
         let mut generator = Generator::UNSEEDED;
         let mut first = [0; 4];
         generator.fill(&mut first);

@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_kernel_s_own_aborts_are_reported_as_such() {
+    fn only_aborts_of_the_kernel_are_reported_as_such() {
         for class in 0..64u64 {
             for status in 0..64 {
                 let expected = (class == 0x21 || class == 0x25).then_some(status);

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_s_own_size_is_as_it_was() {
+    fn the_kernel_size_is_as_it_was() {
         for cpu in [PLAIN, LARGE] {
             for kernel in PageSize::ALL {
                 let upper = cpu.geometry(kernel, 48, VaRange::Upper);

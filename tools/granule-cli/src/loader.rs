@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_loader_there_are_the_kernel_s_files_alone() {
+    fn without_a_loader_there_are_only_the_files_of_the_kernel() {
         let files = files(None, vec![2], None, &[entry("a", "")], 0);
         assert_eq!(files, [(IMAGE.to_owned(), vec![2])]);
         let bare = super::files(Some(vec![1]), vec![2], None, &[entry("a", "")], 0);

@@ -256,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_machine_s_own_sources_are_used() {
+    fn the_sources_of_the_machine_are_used() {
         let targets = "Release: a-security\nRepo-URI: file:/fixes/\n\nRelease: a\nRepo-URI: \
                        file:/one/\n\nRelease: a-updates\nRepo-URI: file:/one/\n\nRelease: b\n\
                        Repo-URI: file:/two/\n\nRelease: c\n";
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn apt_s_own_errors_are_reported() {
+    fn errors_of_apt_are_reported() {
         assert_eq!(complaint("W: a\nE: b\nE: c\n"), "b");
         assert_eq!(complaint("a\nb\n\n"), "b");
         assert_eq!(complaint("\n"), "it failed without an error message");

@@ -57,7 +57,7 @@ fn memory_that_was_taken_from_a_guest_is_reused_once_nothing_leads_there() {
 }
 
 #[test]
-fn a_guest_s_fault_removes_no_entry_that_refuses_what_is_allowed_now() {
+fn a_fault_of_a_guest_removes_no_entry_that_refuses_what_is_allowed_now() {
     let policies = Policies::all();
     let hint = |level: u64| at(IPA + 0x1000) | (0b01 << 2 | level) << 44;
     for (level, legal) in [(3, true), (2, false)] {

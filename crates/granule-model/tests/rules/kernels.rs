@@ -390,7 +390,7 @@ fn a_hypervisor_may_put_off_an_unmap_as_a_kernel_does() {
 }
 
 #[test]
-fn the_kernel_s_permissions_are_in_force_when_a_program_goes_on() {
+fn kernel_permissions_are_in_force_when_a_program_goes_on() {
     for (by, tlbi, legal) in [(0, false, false), (0, true, true), (1, false, true)] {
         let mut rig = program(2, Policies::all());
         rig.make(L3, RAM + 0x9000 | PAGE | RW);
@@ -486,7 +486,7 @@ fn nothing_leads_to_memory_that_is_used_again_while_the_program_runs_elsewhere()
 }
 
 #[test]
-fn memory_that_is_still_mapped_is_not_another_s() {
+fn memory_that_is_still_mapped_has_no_other_use() {
     // A block becomes a table of the same pages, which a CPU of level 2 may do in place.
     let mut rig = Rig::new(2);
     rig.make(L2 + 8, RAM | BLOCK | RW);

@@ -138,7 +138,7 @@ fn a_new_page_of_a_program_takes_a_dsb_and_no_isb() {
 }
 
 #[test]
-fn the_empty_tree_by_which_a_cpu_left_a_program_is_not_the_program_s() {
+fn the_empty_tree_by_which_a_cpu_left_a_program_is_not_of_the_program() {
     for (unmaps, asids) in [(false, 1), (true, 1), (false, 2), (true, 2)] {
         let config = Config {
             cpus: 2,

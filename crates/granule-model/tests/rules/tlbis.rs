@@ -95,7 +95,7 @@ fn handed_over(steps: &[(u32, Step)]) -> Vec<(u32, Option<Miss>)> {
 }
 
 #[test]
-fn a_dsb_of_the_tlbi_s_cpu_may_count_for_what_another_cpu_removed() {
+fn a_dsb_where_the_tlbi_was_may_count_for_what_another_cpu_removed() {
     use Step::{Barrier as B, Tlbi};
     let dsb = B(Barrier::DSB_ISH);
     let all = Tlbi("vmalle1is", 0);
@@ -147,7 +147,7 @@ fn a_tlbi_that_may_have_removed_an_entry_is_named_before_later_ones() {
 }
 
 #[test]
-fn only_what_was_removed_may_be_covered_by_another_cpu_s_dsb() {
+fn only_what_was_removed_may_be_covered_by_a_dsb_of_another_cpu() {
     // Changed, not removed: another CPU's DSB is not required.
     let mut rig = Rig::new(0);
     rig.make(L3, RAM | PAGE | RW);

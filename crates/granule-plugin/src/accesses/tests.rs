@@ -71,7 +71,7 @@ const fn page(address: u64, region: Region, leaf_bits: u8) -> Page {
 }
 
 #[test]
-fn the_stream_begins_with_the_first_program_and_has_the_guest_s_leaf_sizes() {
+fn the_stream_begins_with_the_first_program_and_has_leaf_sizes() {
     let mut cpu = collector();
     cpu.block(&block(IMAGE, 1));
     cpu.access(AccessKind::Data, 1, LINEAR + 0x5000);

@@ -346,7 +346,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_store_is_as_old_as_its_cpu_s_last_barrier() {
+    fn a_store_is_as_old_as_the_last_barrier_of_its_cpu() {
         let marks = Marks::new(0x4000_0000, 16, 2);
         let last_store = |address| {
             let last = marks.last_store(address);

@@ -95,7 +95,7 @@ fn fetches_and_data_have_a_first_level_each_and_share_the_second() {
 }
 
 #[test]
-fn an_address_space_has_its_own_entries_and_the_kernel_s_are_everybody_s() {
+fn an_address_space_has_its_own_entries_and_kernel_entries_are_global() {
     let mut tlbs = Tlbs::new(&CPU, PageSize::K4);
     for asid in [1, 2, 1] {
         tlbs.access(AccessKind::Data, Address { va: 0x1000, asid }, 12);

@@ -486,7 +486,7 @@ fn both_halves_share_one_format() {
 
 /// TG0 and TG1 differ; DS and IPS are one field each.
 #[test]
-fn the_other_half_may_have_pages_of_another_size_in_this_one_s_formats() {
+fn the_other_half_may_have_another_page_size_in_the_formats_of_this_half() {
     use OutputFormat::{Bits48, Lpa, Lpa2};
     // This half's page size and VA bits, the other's page size, its format and PA bits.
     let rows = [

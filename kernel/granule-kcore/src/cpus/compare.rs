@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn the_boot_cpu_s_twin_can_live_with_every_size() {
+    fn a_twin_of_the_boot_cpu_fits_every_size() {
         for size in PageSize::ALL {
             for bits in [42, 48, 52] {
                 assert_eq!(against(&needs(size, bits), |_| ()), Ok(()), "{size} {bits}");

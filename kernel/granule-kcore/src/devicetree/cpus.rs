@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn all_but_the_boot_cpu_are_others_in_the_tree_s_order() {
+    fn other_cpus_are_in_the_order_of_the_tree() {
         let seen = read(
             1,
             &[

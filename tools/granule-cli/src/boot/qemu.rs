@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn firmware_starts_from_a_disk_or_with_qemu_s_kernel() {
+    fn firmware_starts_from_a_disk_or_with_the_kernel_of_qemu() {
         let request = Request {
             acpi: true,
             ..Request::default()

@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_that_a_lock_may_have_ordered_before_another_cpu_s_dsb_is_undecided() {
+    fn a_store_that_a_lock_may_have_ordered_before_a_dsb_of_another_cpu_is_undecided() {
         for (dsb, undecided) in [(true, true), (false, false)] {
             let mut judge = running([block(0), 0], 0);
             add(&mut judge, 0, 0x20, store(place(0), 0));

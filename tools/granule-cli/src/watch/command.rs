@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_of_ram_are_qemu_s() {
+    fn sizes_of_ram_are_in_the_units_of_qemu() {
         for (value, bytes) in [
             ("1024", 1 << 30),
             ("1G", 1 << 30),

@@ -106,7 +106,7 @@ fn the_first_difference_is_reported() {
 }
 
 #[test]
-fn a_machine_of_apple_s_without_a_row_is_named() {
+fn an_apple_machine_without_a_row_is_named() {
     let listed = |compatible: &[&str]| {
         let strings: Vec<u8> = compatible
             .iter()

@@ -53,7 +53,7 @@ fn a_table_that_is_zeroed_is_freed_only_when_nothing_leads_to_it() {
 }
 
 #[test]
-fn a_program_s_root_stays_a_table_while_it_waits() {
+fn the_root_of_a_program_stays_a_table_while_it_waits() {
     let program = RAM + 0x6000;
     let mut rig = Rig::with_waiting(program, (program + 16, L2 | TABLE_BITS));
     rig.store(program, L2 | TABLE_BITS);

@@ -45,7 +45,7 @@ fn v3_with(distributor: Range<u64>, redistributor: Range<u64>) -> Result<Control
 const VIRT: [u32; 8] = [0, 0x800_0000, 0, 0x1_0000, 0, 0x80a_0000, 0, 0xf6_0000];
 
 #[test]
-fn qemu_s_two_are_found() {
+fn both_controllers_of_qemu_are_found() {
     let made = read(v3(&[("#redistributor-regions", &[0, 0, 0, 1])], &VIRT));
     assert_eq!(
         made,
@@ -159,7 +159,7 @@ const TAKES_INTERRUPTS: [(&str, &[u8]); 2] = [
 const PI_3: [u32; 2] = [0x4000_0000, 0x100];
 
 #[test]
-fn the_raspberry_pi_3_s_is_found() {
+fn the_controller_of_the_raspberry_pi_3_is_found() {
     let made = |behind: Option<&[u32]>| {
         let behind = behind.map(|reg| {
             let (compatible, reg) = (b"brcm,bcm2836-armctrl-ic\0", cells(reg));
@@ -217,7 +217,7 @@ fn timer_with(
 }
 
 #[test]
-fn the_raspberry_pi_3_s_timer_has_a_number_and_flags() {
+fn the_timer_of_the_raspberry_pi_3_has_a_number_and_flags() {
     let of = |interrupts: &[u32], at_el2| {
         let controller = pi_3([], &TAKES_INTERRUPTS, &PI_3);
         timer_with(controller, b"arm,armv7-timer\0", interrupts, at_el2)
@@ -233,7 +233,7 @@ fn the_raspberry_pi_3_s_timer_has_a_number_and_flags() {
 }
 
 #[test]
-fn the_timer_s_interrupt_is_that_of_the_level() {
+fn the_timer_interrupt_is_that_of_the_exception_level() {
     // As in QEMU: secure, physical, virtual, hypervisor.
     let qemu = [1, 13, 4, 1, 14, 4, 1, 11, 4, 1, 10, 4];
     assert_eq!(timer_of(&qemu, 3, false), Some(30));

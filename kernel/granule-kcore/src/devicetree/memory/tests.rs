@@ -117,7 +117,7 @@ fn memory_handed_over_is_reserved_only_where_the_range_differs() {
 }
 
 #[test]
-fn another_kernel_s_memory_is_left_out() {
+fn memory_of_another_kernel_is_left_out() {
     let with = |reg: Pairs<'_>, own: Option<Pairs<'_>>, range: Option<Pairs<'_>>| {
         let (reg, own, range) = (pairs(reg), own.map(pairs), range.map(pairs));
         let own = own.iter().map(|own| (USABLE, &own[..]));
@@ -367,7 +367,7 @@ fn reserved_memory_has_the_cells_of_the_root_unless_it_states_its_own() {
 
 /// Eight bytes that a CPU watches: the kernel writes there, so they must not be its own.
 #[test]
-fn memory_of_the_kernel_is_distinguished_from_firmware_s() {
+fn memory_of_the_kernel_is_distinguished_from_that_of_firmware() {
     // The second reservation is of firmware that reserves what is not its own.
     let bytes = one_gib(vec![], &[(0x4000_0000, 0x1000), (0x4020_0000, 0x1000)]);
     let mut memory = Memory::new(K4);

@@ -284,7 +284,7 @@ fn chosen_is_the_node_that_the_kernel_reads() {
 
 /// Nodes from firmware's tables stay behind; the properties that name the tables go along.
 #[test]
-fn nodes_of_firmware_s_tables_stay_behind() {
+fn nodes_from_firmware_tables_stay_behind() {
     let table = ("linux,uefi-system-table", &[0, 0, 0, 0, 0x7f, 0, 0, 0][..]);
     let (mark, efi) = (
         ("granule,from-acpi", &[][..]),

@@ -70,7 +70,7 @@ fn chosen(file: &[u8], kernel: PageSize, usable: SizeSet, wishes: &Wishes) -> Ch
 }
 
 #[test]
-fn the_default_is_the_kernel_s_size_or_the_largest() {
+fn the_default_is_the_size_of_the_kernel_or_the_largest() {
     // The kernel's size, what programs can have, what the file is linked for, and the choice.
     for (kernel, usable, align, size) in [
         (K4, SizeSet::ALL, K64, K4),
@@ -92,7 +92,7 @@ fn the_default_is_the_kernel_s_size_or_the_largest() {
 }
 
 #[test]
-fn a_process_s_wish_is_before_the_note_s_and_that_before_the_command_line_s() {
+fn process_precedes_note_precedes_command_line() {
     let file = asking(0x1_0000, K16);
     let process = Wishes {
         process: Some(K4),

@@ -92,7 +92,7 @@ fn the_self_check_reports_exactly_what_it_checked() {
 
 /// One page in 64, the tables, and the edges. A wrong page among them is found; the word chooses.
 #[test]
-fn the_extent_of_the_check_is_the_word_s() {
+fn the_word_sets_the_extent_of_the_check() {
     for size in PageSize::ALL {
         let with = |words: &str| Request {
             append: Some(words.into()),

@@ -28,7 +28,7 @@ fn a_panic_on_another_cpu_ends_the_machine() {
 }
 
 #[test]
-fn an_overflow_of_another_cpu_s_stack_is_noticed() {
+fn a_stack_overflow_of_another_cpu_is_noticed() {
     let made = ends(
         &machine(2, "granule.test=secondary-overflow"),
         Outcome::Panic,

@@ -9,7 +9,7 @@ use crate::user::files;
 use crate::user::machine::{does, ends, machine, machine_at, program, well};
 
 #[test]
-fn the_first_process_s_end_is_the_outcome() {
+fn the_end_of_the_first_process_is_the_outcome() {
     let request = machine(K4, 2);
     for (words, code, signal, reason) in [
         ("exit 3", 3, 0, "the first process ended with 3"),

@@ -199,7 +199,7 @@ fn damaged_programs_are_refused_or_end_themselves() {
 /// With FEAT_E0PD a read of the kernel's image faults at level 0, as where nothing is mapped; without it, at that of the
 /// leaf. QEMU's log has the syndrome: a data abort from EL0, DFSC 0b0001LL (translation) or 0b0011LL (permission).
 #[test]
-fn timing_shows_nothing_of_the_kernel_s_half() {
+fn timing_shows_nothing_of_the_kernel_half() {
     for (cpu, at_level_0) in [("max", true), ("cortex-a72", false)] {
         let folder = tempfile::tempdir().unwrap();
         let qemu = folder.path().join("qemu-with-log");

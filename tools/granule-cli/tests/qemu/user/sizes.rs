@@ -260,7 +260,7 @@ fn larger_pages_are_refused_where_memory_is_in_pieces() {
 
 /// Every test of memory and processes on each pair of sizes.
 #[test]
-fn tests_pass_with_another_size_than_the_kernel_s() {
+fn tests_pass_with_another_size_than_that_of_the_kernel() {
     for (index, (kernel, size)) in pairs().enumerate() {
         for (words, line) in [
             ("memory", "mapped"),
