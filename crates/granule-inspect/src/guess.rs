@@ -82,7 +82,7 @@ pub fn kernel(
     }
     let (mapped, geometry, root) = best?;
     let executes = match pcs.len() {
-        0 => "; no CPU's program counter confirms it".to_owned(),
+        0 => "; unconfirmed, pass --ttbr1 and --tcr to be sure".to_owned(),
         1 => " and the address where the CPU executes".to_owned(),
         count => format!(" and the addresses where {count} CPUs execute"),
     };

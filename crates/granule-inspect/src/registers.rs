@@ -203,8 +203,8 @@ impl Found {
                 }
                 // A CPU may well leave a half unused, but a root that the user names should be read.
                 Ok(None) if self.origin == Origin::Options => self.say(format!(
-                    "{}_EL{el} is not read: TCR_EL{el} is {tcr:#x}, and with its {epd} no CPU \
-                     walks there; to read it all the same give the TCR {:#x}",
+                    "ignoring {}_EL{el}: {epd} in TCR_EL{el}, {tcr:#x}, disables its walks; to read \
+                     it all the same, give TCR {:#x}",
                     name.to_uppercase(),
                     tcr & !bit,
                 )),

@@ -302,8 +302,8 @@ fn a_missing_register_is_reported_in_one_line() {
         ),
         (
             |it| (it.ttbr1, it.tcr) = (ROOT, Some(25 << 16 | 0b10 << 30 | 1 << 23 | 1 << 7)),
-            "TTBR1_EL1 is not read: TCR_EL1 is 0x80990080, and with its EPD1 no CPU walks \
-             there; to read it all the same give the TCR 0x80190080",
+            "ignoring TTBR1_EL1: EPD1 in TCR_EL1, 0x80990080, disables its walks; to read it \
+             all the same, give TCR 0x80190080",
         ),
     ];
     for (set, words) in cases {

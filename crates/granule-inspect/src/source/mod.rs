@@ -29,9 +29,9 @@ pub enum Source {
     File(PathBuf),
     /// Raw images, each with the address of its first byte.
     Raw(Vec<(PathBuf, u64)>),
-    /// The gdb socket of a QEMU, whose machine stands still while it is read and runs afterwards.
+    /// The gdb socket of a QEMU, whose VM is paused while its memory is read and runs afterwards.
     Gdb(Endpoint),
-    /// The QMP socket of a QEMU, whose machine stands still while it is read and does afterwards
+    /// The QMP socket of a QEMU, whose VM is paused while its memory is read and does afterwards
     /// what it did before.
     Qmp(Endpoint),
 }

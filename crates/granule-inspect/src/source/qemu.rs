@@ -1,5 +1,5 @@
 //! A machine that runs in QEMU, through its gdb socket, or through its QMP socket, by which a gdb
-//! socket is opened for the time. The machine stands still meanwhile. Memory is read only where it
+//! socket is opened for the time. The VM is paused meanwhile. Memory is read only where it
 //! is asked for, and only where RAM or ROM is: reading a device would change it.
 
 use super::cache::Cache;
@@ -19,10 +19,13 @@ use tempfile::TempDir;
 /// The bytes that are fetched together.
 const PIECE: u64 = 4096;
 
+/// The note about a VM that ran before.
+const PAUSED: &str = "VM paused while its memory is read; resuming afterwards";
+
 /// The memory and the CPUs of the QEMU at this gdb socket.
 pub(super) fn by_gdb(endpoint: &Endpoint) -> Result<(Box<dyn Memory>, Facts), OpenError> {
     let (machine, mut facts) = attach(endpoint)?;
-    facts.say("the machine stands still while it is read, and then runs".into());
+    facts.say(PAUSED.into());
     let memory = Attached {
         machine,
         detach: Gdb::detach,
@@ -57,7 +60,7 @@ pub(super) fn by_qmp(endpoint: &Endpoint) -> Result<(Box<dyn Memory>, Facts), Op
     let socket = paused.open_gdb().map_err(named)?;
     let (machine, mut facts) = attach(&socket)?;
     if paused.ran {
-        facts.say("the machine stands still while it is read".into());
+        facts.say(PAUSED.into());
     }
     let memory = Attached {
         machine,

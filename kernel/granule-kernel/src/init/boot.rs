@@ -360,11 +360,10 @@ fn print_kaslr(kaslr: Kaslr, randomised: &Randomised) {
     let (image, linear_map) = (randomised.image_places, randomised.linear_map_places);
     match kaslr {
         Kaslr::On(_) if linear_map > 1 => println!(
-            "granule: KASLR: the image lies at one of {image} places, the linear map at one of {linear_map}"
+            "granule: KASLR: {image} possible image positions, {linear_map} of the linear map"
         ),
         Kaslr::On(_) => println!(
-            "granule: KASLR: the image lies at one of {image} places; the linear map has one place \
-             only, for it has no room beside RAM"
+            "granule: KASLR: {image} possible image positions, one of the linear map: RAM leaves no room"
         ),
         Kaslr::TurnedOff => println!("granule: KASLR is off: nokaslr is in the command line"),
         _ => println!("granule: KASLR is off: /chosen has no kaslr-seed"),

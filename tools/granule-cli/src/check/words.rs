@@ -92,7 +92,7 @@ impl Checked {
         }
         if self.policies() != Policies::NONE {
             let lazy = self.options.lazy.or(self.header.lazy);
-            text += &format!("allowed: {}\n", findings::allowed(self.policies(), lazy));
+            text += &format!("policy: {}\n", findings::allowed(self.policies(), lazy));
         }
         if let Some(cut) = &self.cut {
             text += &format!("{bold}what follows goes unchecked{bold:#}: {cut}\n");

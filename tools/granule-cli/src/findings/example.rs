@@ -104,7 +104,7 @@ impl History {
             } else if let Some((_, miss)) = missed {
                 miss.verdict()
             } else if earlier == Some(number) {
-                "what it conflicts with".into()
+                "conflicts with this".into()
             } else if orders < MOST_OF_A_KIND
                 && earlier.is_none_or(|earlier| number > earlier)
                 && orders_of(past, violation)
@@ -133,7 +133,7 @@ impl History {
                 address: None,
                 name: None,
                 text: String::new(),
-                role: format!("what it conflicts with, more than {KEPT} events before"),
+                role: format!("conflicts with this, more than {KEPT} events before"),
             });
         }
         steps.reverse();
@@ -178,11 +178,11 @@ impl Past {
 /// Returns the effect of an event on the place of a violation.
 const fn before(event: &Event) -> &'static str {
     match event {
-        Event::Obtained { .. } => "became a table",
-        Event::Freed { .. } => "was not a table any more",
-        Event::Reused { .. } => "was taken for something else",
-        Event::Found { .. } => "hardware changed it",
-        _ => "stored there before",
+        Event::Obtained { .. } => "allocated as a table",
+        Event::Freed { .. } => "freed",
+        Event::Reused { .. } => "reused for something else",
+        Event::Found { .. } => "changed by hardware",
+        _ => "earlier store",
     }
 }
 

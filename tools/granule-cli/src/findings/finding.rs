@@ -97,7 +97,7 @@ impl Finding {
         }
         match self.accepted.as_deref().or(self.undecided) {
             Some(reason) => text += &format!("  because {reason}\n"),
-            None => text += &format!("  would mend it: {}\n", self.mend),
+            None => text += &format!("  fix: {}\n", self.mend),
         }
         text
     }

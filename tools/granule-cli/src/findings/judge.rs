@@ -29,7 +29,7 @@ pub(crate) struct Group {
     pub(crate) count: u64,
     /// Why the trace does not decide whether the rule was broken, if it does not.
     pub(crate) undecided: Option<&'static str>,
-    /// One of them in words, its events, and what would mend it: the first that has its cause among the events
+    /// One of them in words, its events, and its fix: the first that has its cause among the events
     /// kept, or else the first.
     pub(crate) example: String,
     pub(crate) steps: Vec<Step>,
@@ -383,7 +383,7 @@ mod tests {
             .collect();
         let last = (Some(0x40), "breaks RWHZWS", "store cpu0 0x1000 0x80000401");
         assert_eq!(steps.last(), Some(&last), "{steps:?}");
-        let earlier = (Some(4), "stored there before", "store cpu0 0x1000 0x401");
+        let earlier = (Some(4), "earlier store", "store cpu0 0x1000 0x401");
         assert!(steps.contains(&earlier), "{steps:?}");
         assert_eq!(judged.page_sizes, [4096]);
         assert_eq!(judged.kept.len(), 1);
@@ -410,7 +410,7 @@ mod tests {
         assert_eq!((groups.next(), group.count), (None, 2));
         let cause = group.steps.iter().find(|it| it.role.contains("conflicts"));
         let cause = cause.map(|it| (it.address, it.role.as_str()));
-        assert_eq!(cause, Some((Some(0x28), "what it conflicts with")));
+        assert_eq!(cause, Some((Some(0x28), "conflicts with this")));
         assert!(group.example.contains("0x1008"), "{}", group.example);
     }
 

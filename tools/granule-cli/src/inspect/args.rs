@@ -355,7 +355,7 @@ fn word(word: &str) -> Result<String, String> {
         return Ok(word.to_owned());
     }
     Err(format!(
-        "no range has the word {word:?}; there are {} {} and memory types such as normal-WB, device-nGnRE, index-0",
+        "unknown attribute {word:?}; expected one of {} {}, or a memory type such as normal-WB, device-nGnRE, index-0",
         KINDS.join(" "),
         WORDS.join(" ")
     ))

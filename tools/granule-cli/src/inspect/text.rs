@@ -148,8 +148,7 @@ fn words(tree: &Tree, range: &Range) -> String {
 
 /// The lines of totals.
 pub(super) fn totals(out: &mut dyn Write, totals: &Totals) -> io::Result<()> {
-    let mapped = totals.mapped();
-    writeln!(out, "mapped {} by", about(mapped))?;
+    writeln!(out, "mapped {} by", about(totals.mapped()))?;
     for (kind, count) in totals.leaves.iter().rev() {
         let contiguous = if kind.contiguous { " contiguous" } else { "" };
         writeln!(
@@ -162,13 +161,9 @@ pub(super) fn totals(out: &mut dyn Write, totals: &Totals) -> io::Result<()> {
     }
     let (tables, bytes) = (totals.tables, about(totals.table_bytes));
     writeln!(out, "  {tables:>12} tables, {bytes}")?;
-    let entries = |hint| totals.tlb(hint).number();
-    let each = |entries: u64| about(mapped.checked_div(entries).unwrap_or_default());
-    let (with, without) = (entries(true), entries(false));
+    let (with, without) = (totals.tlb(true).number(), totals.tlb(false).number());
     writeln!(
         out,
-        "  {with:>12} TLB entries hold all of it, {} each on average; {without}, {} each, without the contiguous hint",
-        each(with),
-        each(without),
+        "  {with:>12} TLB entries would cover it ({without} without the contiguous hint)"
     )
 }

@@ -184,8 +184,8 @@ fn read_console(path: &Path) -> Result<String, String> {
 fn nothing(outcome: &Outcome, console: Option<&str>) -> String {
     let how = match outcome {
         Outcome::Ended => "the machine ended".into(),
-        Outcome::Died(how) => format!("QEMU died ({how})"),
-        Outcome::TimedOut => "the time was over".into(),
+        Outcome::Died(how) => format!("QEMU crashed ({how})"),
+        Outcome::TimedOut => "the time limit was reached".into(),
         Outcome::Interrupted => "the run was interrupted".into(),
     };
     let last = console.and_then(|text| text.lines().rfind(|line| !line.trim().is_empty()));

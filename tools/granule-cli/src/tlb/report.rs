@@ -38,7 +38,7 @@ pub(crate) struct Object {
     workload: String,
     /// `ended`, `died` (QEMU), `timeout`, `interrupted`.
     outcome: &'static str,
-    /// Status or signal that QEMU died by; else null.
+    /// Status or signal by which QEMU ended; else null.
     reason: Option<String>,
     /// Whether the limit of `--most` ended the run.
     reached_most: bool,
@@ -184,9 +184,9 @@ pub fn table(ran: &Ran) -> String {
     let ended = match &ran.outcome {
         Outcome::Ended if ran.reached_most => Some("ended by --most".to_owned()),
         Outcome::Ended => None,
-        Outcome::Died(how) => Some(format!("QEMU died ({how}): this is what it did before")),
-        Outcome::TimedOut => Some("the time was over: this is what ran before".into()),
-        Outcome::Interrupted => Some("interrupted: this is what ran before".into()),
+        Outcome::Died(how) => Some(format!("QEMU crashed ({how}); results so far")),
+        Outcome::TimedOut => Some("time limit reached; results so far".into()),
+        Outcome::Interrupted => Some("interrupted; results so far".into()),
     };
     if let Some(ended) = ended {
         let _ = writeln!(text, "granule: {ended}");
@@ -314,7 +314,7 @@ mod tests {
         assert!(!text.contains("| cortex-a53 | 16k |"));
         assert!(text.ends_with("FEAT_MOPS\n"), "{text}");
         let died = table(&ran(Outcome::Died("signal: 9".into())));
-        assert!(died.ends_with("granule: QEMU died (signal: 9): this is what it did before\n"));
+        assert!(died.ends_with("granule: QEMU crashed (signal: 9); results so far\n"));
     }
 
     #[test]

@@ -123,7 +123,7 @@ impl Watched {
         if let Some(totals) = self.tally.totals {
             let _ = writeln!(
                 text,
-                "seen: {} stores of privileged code, {} barriers; tables took {} KiB",
+                "plugin: {} stores of privileged code, {} barriers; tables took {} KiB",
                 totals.stores,
                 totals.barriers,
                 totals.table_bytes.div_ceil(1024)
@@ -132,7 +132,7 @@ impl Watched {
         if self.policies != Policies::NONE {
             let _ = writeln!(
                 text,
-                "allowed: {}",
+                "policy: {}",
                 findings::allowed(self.policies, self.lazy)
             );
         }
@@ -152,8 +152,8 @@ impl Watched {
     fn last_line(&self) -> String {
         let how = match &self.outcome {
             Outcome::Ended => String::new(),
-            Outcome::Died(how) => format!(" until QEMU died ({how})"),
-            Outcome::TimedOut => " until its time was over".into(),
+            Outcome::Died(how) => format!(" until QEMU crashed ({how})"),
+            Outcome::TimedOut => " until its time limit".into(),
             Outcome::Interrupted => " until it was interrupted".into(),
         };
         let complete = if self.unchecked.is_empty() {

@@ -101,7 +101,7 @@ pub(crate) fn watch(
 fn names(finding: &Value) -> BTreeSet<String> {
     let conflicts = |step: &&Value| {
         let role = step["role"].as_str();
-        role.is_some_and(|role| role.starts_with("what it conflicts with"))
+        role.is_some_and(|role| role.starts_with("conflicts with this"))
     };
     let steps = items(&finding["steps"]).iter().filter(conflicts);
     let places = items(&finding["places"]).iter().chain(steps);
@@ -297,8 +297,8 @@ mod tests {
             "rule": "stale-translation", "function": "ret_to_user", "count": 3,
             "places": [{"address": "0x10", "name": "ret_to_user+0x10"}],
             "steps": [
-                {"name": "f+0x4", "role": "stored there before"},
-                {"name": "copy_page_range.isra.0+0x40", "role": "what it conflicts with"},
+                {"name": "f+0x4", "role": "earlier store"},
+                {"name": "copy_page_range.isra.0+0x40", "role": "conflicts with this"},
             ],
         }));
         let shown = shows(&found, &whole, &one).unwrap();

@@ -32,7 +32,7 @@ function article(finding) {
     element("h3", {}, sign, ` ${finding.rule} in ${finding.site}, ${times(finding.count)}`),
     element("p", { text: finding.example }));
   if (finding.steps.length) made.append(steps(finding));
-  const facts = [["would mend it", finding.mend]];
+  const facts = [["fix", finding.mend]];
   if (stateOf(finding) !== "new") facts.unshift([`${stateOf(finding)} because`, finding.accepted ?? finding.undecided]);
   const places = finding.places.map(({ name, address }) => (name ? `${name} (${address})` : address));
   if (places.length) facts.push([places.length === 1 ? "instruction" : "instructions", places.join(", ")]);

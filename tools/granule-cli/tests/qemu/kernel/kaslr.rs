@@ -102,7 +102,7 @@ fn a_linear_map_without_room_stays() {
     kernel.has("kaslr.linear_map_places", 1);
     kernel.has("kaslr.linear_map", "0xfffffff000000000");
     assert_ne!(kernel.text("kaslr.image"), FIXED_IMAGE);
-    kernel.prints("the linear map has one place only");
+    kernel.prints("one of the linear map: RAM leaves no room");
 }
 
 /// The seed is gone from the machine's device tree, and every copy that firmware made is that tree.
