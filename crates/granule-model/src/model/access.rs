@@ -28,12 +28,6 @@ impl Model {
         lookup.outcomes(va, access)
     }
 
-    /// Whether an access has the expected result under every TLB content that the events allow.
-    #[must_use]
-    pub fn check_access(&self, cpu: u32, va: u64, access: Access, expected: Outcome) -> bool {
-        self.outcomes(cpu, va, access) == [expected]
-    }
-
     /// Checks an access that relies on the tables. A result other than the tables' own is a
     /// violation, and so is a read of data that caches or memory may not hold yet. A TLB conflict
     /// abort is not a violation at levels 1 and 2 of FEAT_BBM: sizes change in place there, and

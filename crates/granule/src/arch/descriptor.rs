@@ -41,8 +41,6 @@ impl Descriptor {
     pub const TABLE_OR_PAGE: u64 = 1 << 1;
     /// Bits 4:2: index into MAIR.
     pub const ATTR_INDEX: u64 = 0b111 << 2;
-    /// Bits 5:2, MemAttr of stage 2.
-    pub const MEM_ATTR: u64 = 0b1111 << 2;
     /// Bit 5, NS of stage 1: the output is Non-secure (Secure and Realm states, EL3).
     pub const NS: u64 = 1 << 5;
     /// Bit 6, S2AP\[0\] of stage 2: loads are allowed.

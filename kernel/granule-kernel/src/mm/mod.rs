@@ -52,10 +52,6 @@ pub(crate) mod kernel_tables;
 pub(crate) mod map;
 pub(crate) mod merge;
 pub(crate) mod pagealloc;
-#[cfg_attr(
-    not(feature = "test-image"),
-    allow(dead_code, reason = "its users are self-tests until there are modules")
-)]
 pub(crate) mod pageattr;
 pub(crate) mod pages;
 pub(crate) mod phys_to_virt;

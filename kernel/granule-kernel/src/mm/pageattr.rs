@@ -79,6 +79,7 @@ pub(crate) fn set_memory_rw(start: VirtualAddress, pages: u64) -> Result<(), Lin
 /// # Errors
 ///
 /// As for [`set_memory_ro`]; [`LinearError::WritableExecutable`] when one of them is writable.
+#[allow(dead_code, reason = "for modules; self-tests use it until then")]
 pub(crate) fn set_memory_x(start: VirtualAddress, pages: u64) -> Result<(), LinearError> {
     let change = PermissionChange {
         privileged_execute: Some(true),
@@ -89,6 +90,7 @@ pub(crate) fn set_memory_x(start: VirtualAddress, pages: u64) -> Result<(), Line
 }
 
 /// Makes pages not executable.
+#[allow(dead_code, reason = "for modules; self-tests use it until then")]
 pub(crate) fn set_memory_nx(start: VirtualAddress, pages: u64) -> Result<(), LinearError> {
     let change = PermissionChange {
         privileged_execute: Some(false),
@@ -99,6 +101,7 @@ pub(crate) fn set_memory_nx(start: VirtualAddress, pages: u64) -> Result<(), Lin
 
 /// Makes every access to pages fault, or makes the pages valid again. Invalid pages keep their permissions,
 /// which may be changed meanwhile.
+#[allow(dead_code, reason = "for modules; self-tests use it until then")]
 pub(crate) fn set_memory_valid(
     start: VirtualAddress,
     pages: u64,
@@ -119,6 +122,7 @@ pub(crate) fn set_direct_map_invalid(start: VirtualAddress, pages: u64) -> Resul
 }
 
 /// As [`set_direct_map_invalid`], but CPUs may still access the pages until [`flush_direct_map`].
+#[allow(dead_code, reason = "for modules; self-tests use it until then")]
 pub(crate) fn set_direct_map_invalid_noflush(
     start: VirtualAddress,
     pages: u64,
@@ -133,11 +137,13 @@ fn to_invalid(start: VirtualAddress, pages: u64, flush: Flush) -> Result<(), Lin
 }
 
 /// Gives pages the initial state of RAM: valid, writable, not executable.
+#[allow(dead_code, reason = "for modules; self-tests use it until then")]
 pub(crate) fn set_direct_map_default(start: VirtualAddress, pages: u64) -> Result<(), LinearError> {
     in_range(start, pages, Flush::Now, to_default)
 }
 
 /// As [`set_direct_map_default`], but CPUs may use the earlier permissions until [`flush_direct_map`].
+#[allow(dead_code, reason = "for modules; self-tests use it until then")]
 pub(crate) fn set_direct_map_default_noflush(
     start: VirtualAddress,
     pages: u64,
@@ -185,6 +191,7 @@ fn to_default(
 /// # Errors
 ///
 /// [`LinearError::Outside`], [`LinearError::TooEarly`].
+#[allow(dead_code, reason = "for modules; self-tests use it until then")]
 pub(crate) fn flush_direct_map(start: VirtualAddress, pages: u64) -> Result<(), LinearError> {
     kernel_tables::change(Flush::Now, |kernel, state, tree| {
         let bytes = kernel.bytes_in(start, pages)?;
@@ -198,6 +205,7 @@ pub(crate) fn flush_direct_map(start: VirtualAddress, pages: u64) -> Result<(), 
 }
 
 /// Whether the page that contains `address` is valid in the linear map.
+#[allow(dead_code, reason = "for modules; self-tests use it until then")]
 pub(crate) fn kernel_page_present(address: VirtualAddress) -> bool {
     kernel_tables::look(|kernel, _, tree| {
         kernel.placement.physical_address(address).is_some() && tree.query(address).is_some()
