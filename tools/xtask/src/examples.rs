@@ -10,7 +10,6 @@ use anyhow::Result;
 
 use crate::boots;
 use crate::guest;
-use crate::packages::LIBRARY;
 use xtask::workspace::{KERNEL_TARGET, cargo, root, run, target_dir};
 
 /// The page sizes: name, bytes, and the word that selects it.
@@ -29,10 +28,8 @@ struct Boot {
     expected: String,
 }
 
-/// Compiles the library's examples for the host; formats, lints, builds and boots those that boot.
+/// Formats, lints, builds and boots the examples.
 pub(crate) fn check() -> Result<()> {
-    let words = ["build", "--examples", "--all-features", "-p", LIBRARY];
-    run(cargo(&words))?;
     let target = target_dir().join("examples");
     let in_examples = |before: &[&str], is_built: bool, after: &[&str]| {
         let mut command = cargo(before);
