@@ -139,7 +139,7 @@ impl Reference {
     }
 
     /// The entries of `level` that point to tables.
-    pub(crate) fn tables_under(&self, level: i32) -> u64 {
+    fn tables_under(&self, level: i32) -> u64 {
         let entry = entry_bytes(self.size, level);
         let mut last = None;
         let mut count = 0;
