@@ -36,7 +36,6 @@ pub mod request;
 pub mod result;
 pub mod schema;
 pub mod sizes;
-pub mod tlb;
 pub mod trace;
 pub mod trace_area;
 pub mod usage;

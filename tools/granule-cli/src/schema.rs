@@ -6,7 +6,7 @@ use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, Schema};
 use serde_json::Value;
 
-use crate::{bench, check, inspect, plan, result, tlb, watch};
+use crate::{bench, check, inspect, plan, result, watch};
 
 pub(crate) const LONG: &str = "\
 Print the JSON Schema (2020-12) of the object that a command prints with `--json`: each key with its
@@ -52,7 +52,7 @@ const ALL: &[Described] = &[
     described::<bench::permissions::report::Object>("bench permissions"),
     described::<bench::user::report::Object>("bench user"),
     described::<bench::kexec::report::Object>("bench kexec"),
-    described::<tlb::report::Object>("bench tlb"),
+    described::<bench::tlb::report::Object>("bench tlb"),
     described::<plan::json::Object>("plan"),
     described::<check::words::Object<'_>>("check"),
     described::<watch::report::Object<'_>>("watch"),

@@ -4,8 +4,8 @@
 //! [`permissions`] one machine for each page size, [`user`] programs on every build, [`kexec`]
 //! pairs of kernels. [`series`] is the skeleton that each fills: it makes the boots and keeps finished ones
 //! even after a failure. The `report` of each turns rows into tables and into JSON. [`args`] holds the common
-//! options, [`progress`] shows progress bars, and `text` is shared by the reports. `granule bench tlb` has its
-//! options here and is in [`tlb`](crate::tlb), above `watch`.
+//! options, [`progress`] shows progress bars, and `text` is shared by the reports. [`tlb`] is above `watch`: it
+//! makes one run with the plugin, and no series.
 
 pub mod args;
 pub mod kexec;
@@ -14,4 +14,5 @@ pub mod permissions;
 pub mod progress;
 pub mod series;
 pub(crate) mod text;
+pub mod tlb;
 pub mod user;

@@ -2,6 +2,7 @@
 //!
 //! The model decides what breaks a rule; the trace format decides what a line means.
 
+pub mod args;
 pub(crate) mod words;
 
 use std::fmt;

@@ -1,16 +1,12 @@
 //! The command line of `granule bench`: the benchmarks and their common options. The options and
 //! help of each benchmark are in its folder.
 
-mod tlb;
-
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
-pub use tlb::TlbArgs;
-
-use super::{kexec, linear_map, permissions, user};
+use super::{kexec, linear_map, permissions, tlb, user};
 use crate::image::Image;
 use crate::request::Request;
 
@@ -38,8 +34,8 @@ pub enum What {
     #[command(long_about = kexec::args::LONG, after_long_help = kexec::args::EXAMPLES)]
     Kexec(kexec::Bench),
     /// Replay a workload's memory accesses through models of published TLBs and count the misses
-    #[command(long_about = tlb::LONG, after_long_help = tlb::EXAMPLES)]
-    Tlb(Box<TlbArgs>),
+    #[command(long_about = tlb::args::LONG, after_long_help = tlb::args::EXAMPLES)]
+    Tlb(Box<tlb::args::TlbArgs>),
 }
 
 /// The options of each boot of a benchmark, and of its output.

@@ -7,7 +7,7 @@ use granule_model::{Lacks, Policies};
 
 use crate::findings::{parse_lacks, parse_policies, parse_range};
 
-pub(super) const LONG: &str = "\
+pub(crate) const LONG: &str = "\
 Replay a trace through the model of the MMU and report what breaks the architecture's rules.
 
 A violation is a line: the rule, the event's line in the file, the CPU, the address, what
@@ -17,9 +17,9 @@ The exit code is 0 when all was judged and nothing found that is not accepted, 1
 2 for bad usage, for a file that cannot be read as a trace, with line and column, and for a trace in which no
 MMU is turned on, and 3 when nothing was found but a part was not judged.";
 
-pub(super) const HINT: &str = "`granule check --help` has examples.";
+pub(crate) const HINT: &str = "`granule check --help` has examples.";
 
-pub(super) const EXAMPLES: &str = "\
+pub(crate) const EXAMPLES: &str = "\
 Examples:
   Record a boot and check it:
     granule boot --page-size 16k --trace boot.trace

@@ -7,7 +7,7 @@ use clap::Args;
 
 use crate::sizes::parse_size;
 
-pub(super) const LONG: &str = "\
+pub(crate) const LONG: &str = "\
 Run a workload under QEMU, and replay its memory accesses through models of the TLBs of
 published CPUs: misses for each thousand instructions, with the kernel's and the programs'
 memory in pages, in contiguous groups of pages, and in blocks, for each page size.
@@ -29,7 +29,7 @@ QEMU from 10.0 on is needed (Debian 13 has it).
 Ctrl-C ends the guest and prints what was counted. The exit code is 0 if the machine or the
 limit of --most ended the run, 1 if something else did, and 2 if nothing could be counted.";
 
-pub(super) const EXAMPLES: &str = "\
+pub(crate) const EXAMPLES: &str = "\
 Examples:
   The program of ours, some minutes:
     granule bench tlb

@@ -2,12 +2,10 @@
 //!
 //! Parsing ends in a [`Request`]; nothing is opened or started here.
 
-mod check;
-
 use clap::{Args, Parser, Subcommand};
 
-pub use self::check::CheckArgs;
 use crate::bench::args::BenchArgs;
+use crate::check::args::{self as check, CheckArgs};
 use crate::inspect::args::{self as inspect, DumpArgs, LintArgs, ReportArgs};
 use crate::plan::{self, args::PlanArgs};
 use crate::request::{self, KaslrSeed, Request, parse_kaslr_seed};

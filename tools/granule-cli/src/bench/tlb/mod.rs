@@ -3,6 +3,7 @@
 //!
 //! The models are `granule-tlb`, the table and the JSON are [`report`]. This file runs the guest.
 
+pub mod args;
 pub mod report;
 
 use std::ffi::OsString;
@@ -17,7 +18,7 @@ use std::time::Duration;
 use granule_plugin::accesses::{Reader, What};
 use granule_tlb::replay::{Counted, Replay};
 
-use crate::bench::args::TlbArgs;
+use self::args::TlbArgs;
 use crate::bench::progress::bar;
 use crate::bench::user::lines;
 use crate::boot::guest::temp_dir;
