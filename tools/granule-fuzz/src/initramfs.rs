@@ -51,16 +51,21 @@ fn archive(bytes: &mut Bytes<'_>) -> Vec<u8> {
         if bytes.byte() == 0 {
             numbers[bytes.below(13)] = bytes.word() as u32 as usize;
         }
-        out.extend_from_slice(b"070701");
-        for number in numbers {
-            out.extend_from_slice(format!("{number:08x}").as_bytes());
-        }
-        for part in [format!("{name}\0"), data] {
-            out.extend_from_slice(part.as_bytes());
-            out.resize(out.len().next_multiple_of(4), 0);
-        }
+        append(&mut out, numbers, &name, &data);
     }
     out
+}
+
+/// Appends an entry with these numbers in its header.
+fn append(out: &mut Vec<u8>, numbers: [usize; 13], name: &str, data: &str) {
+    out.extend_from_slice(b"070701");
+    for number in numbers {
+        out.extend_from_slice(format!("{number:08x}").as_bytes());
+    }
+    for part in [&format!("{name}\0"), data] {
+        out.extend_from_slice(part.as_bytes());
+        out.resize(out.len().next_multiple_of(4), 0);
+    }
 }
 
 pub(crate) fn cpio_tree(bytes: &[u8]) {
@@ -132,31 +137,10 @@ const PARTS: [&str; 16] = [
     "void",
 ];
 
-fn entry(mode: u32, name: &str, data: &str) -> Vec<u8> {
-    let mut out = b"070701".to_vec();
-    let numbers = [
-        1,
-        mode as usize,
-        0,
-        0,
-        1,
-        0,
-        data.len(),
-        0,
-        0,
-        0,
-        0,
-        name.len() + 1,
-        0,
-    ];
-    for number in numbers {
-        out.extend_from_slice(format!("{number:08x}").as_bytes());
-    }
-    for part in [format!("{name}\0"), data.to_owned()] {
-        out.extend_from_slice(part.as_bytes());
-        out.resize(out.len().next_multiple_of(4), 0);
-    }
-    out
+fn append_file(out: &mut Vec<u8>, mode: usize, name: &str, data: &str) {
+    let (data_bytes, name_bytes) = (data.len(), name.len() + 1);
+    let numbers = [1, mode, 0, 0, 1, 0, data_bytes, 0, 0, 0, 0, name_bytes, 0];
+    append(out, numbers, name, data);
 }
 
 pub(crate) fn path_lookup(bytes: &[u8]) {
@@ -168,7 +152,7 @@ pub(crate) fn path_lookup(bytes: &[u8]) {
         (0o100644, "a/file"),
         (0o040755, "dir"),
     ] {
-        archive.extend(entry(mode, name, ""));
+        append_file(&mut archive, mode, name, "");
     }
     // Links to anywhere, made of the same parts.
     for name in [
@@ -184,11 +168,8 @@ pub(crate) fn path_lookup(bytes: &[u8]) {
             .map(|_| PARTS[given.below(PARTS.len())])
             .collect();
         let root = if given.below(3) == 0 { "/" } else { "" };
-        archive.extend(entry(
-            0o120777,
-            name,
-            &format!("{root}{}", target.join("/")),
-        ));
+        let target = format!("{root}{}", target.join("/"));
+        append_file(&mut archive, 0o120777, name, &target);
     }
     let built =
         nodes_needed(&archive).and_then(|needed| Tree::build(&archive, vec![Node::EMPTY; needed]));

@@ -6,8 +6,6 @@
 
 #![allow(unsafe_code, reason = "no CPU walks the tables")]
 
-mod second;
-
 use super::walk::{Arch, Leaf};
 use granule::arch::{
     Attributes, Execute, Geometry, MemoryType, OutputSpace, Permissions, Shareability,
@@ -19,6 +17,36 @@ use granule::table::{
     TableEnvironment,
 };
 use proptest::prelude::*;
+
+/// The functions of [`TestStage`] that differ only in the types of the stage.
+macro_rules! same_in_both_stages {
+    ($attributes:ty, $memory:ty, $change:ty) => {
+        fn parts(attributes: &mut $attributes) -> Parts<'_, $memory> {
+            Parts {
+                memory: &mut attributes.memory,
+                shareability: &mut attributes.shareability,
+                accessed: &mut attributes.accessed,
+                writable: &mut attributes.permissions.writable,
+                dirty_modifier: &mut attributes.permissions.dirty_modifier,
+            }
+        }
+
+        fn change_of(
+            writable: Option<bool>,
+            dirty_modifier: Option<bool>,
+            software: Option<u8>,
+        ) -> $change {
+            Self::PermissionChange {
+                writable,
+                dirty_modifier,
+                software,
+                ..<$change>::NONE
+            }
+        }
+    };
+}
+
+mod second;
 
 /// A change of attributes for `modify`: of those that are named.
 #[derive(Clone, Copy, Debug)]
@@ -412,28 +440,7 @@ impl TestStage for Stage1 {
         Attributes::normal(Permissions::READ_WRITE)
     }
 
-    fn parts(attributes: &mut Attributes) -> Parts<'_, MemoryType> {
-        Parts {
-            memory: &mut attributes.memory,
-            shareability: &mut attributes.shareability,
-            accessed: &mut attributes.accessed,
-            writable: &mut attributes.permissions.writable,
-            dirty_modifier: &mut attributes.permissions.dirty_modifier,
-        }
-    }
-
-    fn change_of(
-        writable: Option<bool>,
-        dirty_modifier: Option<bool>,
-        software: Option<u8>,
-    ) -> PermissionChange {
-        PermissionChange {
-            writable,
-            dirty_modifier,
-            software,
-            ..PermissionChange::NONE
-        }
-    }
+    same_in_both_stages!(Attributes, MemoryType, PermissionChange);
 
     fn set_asid<P: granule::arch::Page, E: TableEnvironment>(
         tables: &mut PageTables<P, E>,

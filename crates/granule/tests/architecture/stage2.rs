@@ -464,78 +464,32 @@ fn tlbi_encodings() {
         scope,
         all_asids: true,
     };
+    use Regime::{El1And0, El2, El3, Stage2};
+    use TlbiOp::{All, AllVmids};
     use TlbiScope::{AllLevels, LastLevel};
     for (what, op, regime, expected, operand) in [
-        (
-            "IPAS2E1IS",
-            single(AllLevels),
-            Regime::Stage2,
-            encoding(4, 0, 1),
-            5,
-        ),
+        ("IPAS2E1IS", single(AllLevels), Stage2, encoding(4, 0, 1), 5),
         (
             "IPAS2LE1IS",
             single(LastLevel),
-            Regime::Stage2,
+            Stage2,
             encoding(4, 0, 5),
             5,
         ),
-        (
-            "RIPAS2E1IS",
-            range(AllLevels),
-            Regime::Stage2,
-            encoding(4, 0, 2),
-            6,
-        ),
+        ("RIPAS2E1IS", range(AllLevels), Stage2, encoding(4, 0, 2), 6),
         (
             "RIPAS2LE1IS",
             range(LastLevel),
-            Regime::Stage2,
+            Stage2,
             encoding(4, 0, 6),
             6,
         ),
-        (
-            "VMALLS12E1IS",
-            TlbiOp::All,
-            Regime::Stage2,
-            encoding(4, 3, 6),
-            0,
-        ),
-        (
-            "VMALLE1IS",
-            TlbiOp::All,
-            Regime::El1And0,
-            encoding(0, 3, 0),
-            0,
-        ),
-        (
-            "ALLE1IS",
-            TlbiOp::AllVmids,
-            Regime::Stage2,
-            encoding(4, 3, 4),
-            0,
-        ),
-        (
-            "ALLE1IS",
-            TlbiOp::AllVmids,
-            Regime::El1And0,
-            encoding(4, 3, 4),
-            0,
-        ),
-        (
-            "ALLE2IS",
-            TlbiOp::AllVmids,
-            Regime::El2,
-            encoding(4, 3, 0),
-            0,
-        ),
-        (
-            "ALLE3IS",
-            TlbiOp::AllVmids,
-            Regime::El3,
-            encoding(6, 3, 0),
-            0,
-        ),
+        ("VMALLS12E1IS", All, Stage2, encoding(4, 3, 6), 0),
+        ("VMALLE1IS", All, El1And0, encoding(0, 3, 0), 0),
+        ("ALLE1IS", AllVmids, Stage2, encoding(4, 3, 4), 0),
+        ("ALLE1IS", AllVmids, El1And0, encoding(4, 3, 4), 0),
+        ("ALLE2IS", AllVmids, El2, encoding(4, 3, 0), 0),
+        ("ALLE3IS", AllVmids, El3, encoding(6, 3, 0), 0),
     ] {
         assert_eq!(op.instruction(regime), (expected, operand), "{what}");
     }

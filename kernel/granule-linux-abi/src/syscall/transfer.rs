@@ -63,11 +63,7 @@ fn read_through<E: Env, const N: usize>(
         };
         let to = at.checked_add(moved).ok_or(Errno::EFAULT)?;
         if let Err(error) = env.prepare_write(to, left) {
-            return if moved > 0 {
-                Ok(moved)
-            } else {
-                Err(error.into())
-            };
+            return moved_or(moved, error.into());
         }
         let tried = env.with(|processes, _| {
             let tried = processes.files.read(open, room);
@@ -89,8 +85,7 @@ fn read_through<E: Env, const N: usize>(
                 continue;
             }
             Ok(Moved::Wait(_) | Moved::Console | Moved::NobodyReads) => return Ok(moved),
-            Err(error) if moved == 0 => return Err(error.into()),
-            Err(_) => return Ok(moved),
+            Err(error) => return moved_or(moved, error.into()),
         };
         env.write(to, room.get(..some).unwrap_or_default())?;
         moved += some as u64;
@@ -98,6 +93,11 @@ fn read_through<E: Env, const N: usize>(
             return Ok(moved);
         }
     }
+}
+
+/// Returns a partial result before a signal or an error, which comes up again in the next call.
+fn moved_or(moved: u64, fail: Fail) -> Result {
+    if moved > 0 { Ok(moved) } else { Err(fail) }
 }
 
 const READABLE: u16 = crate::abi::file::POLLIN | crate::abi::file::POLLHUP;
@@ -125,17 +125,11 @@ fn write_through<E: Env, const N: usize>(
         };
         let from = at.checked_add(moved).ok_or(Errno::EFAULT)?;
         if let Err(error) = env.read(from, piece) {
-            return if moved > 0 {
-                Ok(moved)
-            } else {
-                Err(error.into())
-            };
+            return moved_or(moved, error.into());
         }
         match write_piece(env, (open, at_once), piece, bytes as usize) {
             Ok(some) => moved += some,
-            // The partial result counts; the signal or the error comes up again in the next call.
-            Err(_) if moved > 0 => return Ok(moved),
-            Err(fail) => return Err(fail),
+            Err(fail) => return moved_or(moved, fail),
         }
         if moved == bytes || env.pause() {
             return Ok(moved);

@@ -14,7 +14,7 @@ fn a_recording_outlives_its_recorder() {
     // Files that a killed command cannot remove stay in the test's own folder.
     let own = format!("TMPDIR={}", folder.path().display());
     let options = ["--record", record.to_str().unwrap()];
-    let mut child = fake.watch_by(&["env", &own], &options);
+    let mut child = fake.run_by(&["env", &own], &["watch"], &options);
     let mut stream = fake.connect();
     send(&mut stream, &[machine(true), stores(60_000)].concat());
     let begun = Instant::now();

@@ -1,11 +1,12 @@
-//! `granule watch` as a person or a script meets it, with programs in QEMU's place: a run that ends in
-//! any way is a line or a report, nothing hangs, and what was seen is kept. The test itself is the
-//! plugin. Real QEMUs are watched by `granule-peers`.
+//! `granule watch` and `granule bench tlb` as a person or a script meets them, with programs in QEMU's place: a
+//! run that ends in any way is a line or a report, nothing hangs, and what was seen is kept. The test itself is
+//! the plugin. Real QEMUs are watched by `granule-peers`.
 
 #![allow(clippy::unwrap_used)]
 
 mod edges;
 mod live;
+mod tlb;
 
 use granule_testing::text::assert_contains;
 use std::fs;
@@ -49,15 +50,15 @@ impl Fake {
     }
 
     fn watch(&self, options: &[&str]) -> Child {
-        self.watch_by(&["env"], options)
+        self.run_by(&["env"], &["watch"], options)
     }
 
-    /// By a program that runs the command in its arguments.
-    fn watch_by(&self, by: &[&str], options: &[&str]) -> Child {
+    /// Runs a command of `granule` by a program that runs the command in its arguments.
+    fn run_by(&self, by: &[&str], what: &[&str], options: &[&str]) -> Child {
         Command::new(by[0])
             .args(&by[1..])
             .arg(env!("CARGO_BIN_EXE_granule"))
-            .arg("watch")
+            .args(what)
             .args(options)
             .arg("--")
             .arg(self.path("qemu"))
@@ -378,7 +379,7 @@ fn a_disk_that_fills_up_meanwhile_is_reported_and_the_beginning_kept() {
     // No file of the run becomes larger than a MiB: the writes fail as on a full disk.
     let shell = "trap '' XFSZ; ulimit -f 2048; exec \"$@\"";
     let fake = Fake::new("10.0.2", &format!("{WAIT}\nexit 0"));
-    let child = fake.watch_by(&["sh", "-c", shell, "sh"], &options);
+    let child = fake.run_by(&["sh", "-c", shell, "sh"], &["watch"], &options);
     let mut stream = fake.connect();
     send(
         &mut stream,

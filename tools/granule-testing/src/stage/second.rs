@@ -124,28 +124,7 @@ impl TestStage for Stage2 {
         Stage2Attributes::normal(Stage2Permissions::READ_WRITE)
     }
 
-    fn parts(attributes: &mut Stage2Attributes) -> Parts<'_, Stage2Memory> {
-        Parts {
-            memory: &mut attributes.memory,
-            shareability: &mut attributes.shareability,
-            accessed: &mut attributes.accessed,
-            writable: &mut attributes.permissions.writable,
-            dirty_modifier: &mut attributes.permissions.dirty_modifier,
-        }
-    }
-
-    fn change_of(
-        writable: Option<bool>,
-        dirty_modifier: Option<bool>,
-        software: Option<u8>,
-    ) -> Stage2PermissionChange {
-        Stage2PermissionChange {
-            writable,
-            dirty_modifier,
-            software,
-            ..Stage2PermissionChange::NONE
-        }
-    }
+    same_in_both_stages!(Stage2Attributes, Stage2Memory, Stage2PermissionChange);
 
     fn set_asid<P: granule::arch::Page, E: TableEnvironment>(
         _tables: &mut PageTables<P, E, Self>,

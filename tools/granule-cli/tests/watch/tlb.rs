@@ -1,84 +1,19 @@
-//! `granule bench tlb` as a person or a script meets it, with programs in QEMU's place: a run that ends
-//! in any way is a line or a report, and what was counted is kept. The test itself is the plugin. Real
-//! QEMUs run in `granule-peers`.
-
-#![allow(clippy::unwrap_used)]
-
-use granule_testing::text::{assert_contains, assert_starts_with};
-use std::fs;
-use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixStream;
-use std::process::{Child, Command, Output, Stdio};
-use std::time::Duration;
+//! `granule bench tlb`: a run that ends in any way is a line or a report, and what was counted is kept.
 
 use granule_cli::schema;
 use granule_plugin::accesses::{AccessKind, Block, Collector};
 use granule_plugin::track::Memory;
 use granule_testing::schema::assert_matches;
+use granule_testing::text::{assert_contains, assert_starts_with};
 use granule_trace::System;
 use serde_json::Value;
+use std::io::Write;
+use std::process::{Child, Output};
 
-/// In the program: waits for the test's signal.
-const WAIT: &str = "while [ ! -e FOLDER/go ]; do sleep 0.02; done";
+use super::{Fake, WAIT, output, text};
 
-/// A program that answers as QEMU does, and ends in some way.
-struct Fake {
-    folder: tempfile::TempDir,
-}
-
-impl Fake {
-    fn new(version: &str, then: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let at = folder.path().display();
-        let script = format!(
-            "#!/bin/sh\n\
-             if [ \"$1\" = --version ]; then echo 'QEMU emulator version {version}'; exit; fi\n\
-             printf '%s\\n' \"$@\" > '{at}/some' && mv '{at}/some' '{at}/arguments'\n\
-             {then}\n"
-        );
-        let path = folder.path().join("qemu");
-        fs::write(&path, script.replace("FOLDER", &at.to_string())).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-        Self { folder }
-    }
-
-    fn bench(&self, options: &[&str]) -> Child {
-        Command::new(env!("CARGO_BIN_EXE_granule"))
-            .args(["bench", "tlb", "--json"])
-            .args(options)
-            .arg("--")
-            .arg(self.folder.path().join("qemu"))
-            .args(["-machine", "virt", "-m", "64M"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap()
-    }
-
-    /// The plugin's end of the socket.
-    fn connect(&self) -> UnixStream {
-        let arguments = loop {
-            if let Ok(text) = fs::read_to_string(self.folder.path().join("arguments")) {
-                break text;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        };
-        assert!(arguments.contains(",accesses=on"), "{arguments}");
-        let socket = arguments.split("socket=").nth(1).unwrap();
-        UnixStream::connect(socket.split(',').next().unwrap()).unwrap()
-    }
-
-    /// Lets the program go on.
-    fn go(&self) {
-        fs::write(self.folder.path().join("go"), "").unwrap();
-    }
-}
-
-/// Waits for the command to end.
-fn output(child: Child) -> Output {
-    child.wait_with_output().unwrap()
+fn bench(fake: &Fake, options: &[&str]) -> Child {
+    fake.run_by(&["env"], &["bench", "tlb", "--json"], options)
 }
 
 #[derive(Debug)]
@@ -111,7 +46,8 @@ fn collector(pages: u64) -> Collector<Nothing> {
 /// The result for a stream if the program then ends in some way.
 fn run(stream: &[u8], then: &str, options: &[&str]) -> (Output, Option<Value>) {
     let fake = Fake::new("11.1.3", &format!("{WAIT}\n{then}"));
-    let child = fake.bench(options);
+    let child = bench(&fake, options);
+    assert!(fake.arguments().contains(",accesses=on"));
     let mut socket = fake.connect();
     // The reader may have had enough.
     let _ = socket.write_all(stream);
@@ -126,7 +62,7 @@ fn run(stream: &[u8], then: &str, options: &[&str]) -> (Output, Option<Value>) {
 }
 
 fn last_line(output: &Output) -> String {
-    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let text = text(&output.stderr);
     text.lines().last().unwrap_or_default().to_owned()
 }
 
@@ -161,7 +97,7 @@ fn a_whole_run_is_counted() {
     ] {
         assert_eq!(misses(page_size, map), expected, "{page_size} {map}");
     }
-    let table = String::from_utf8_lossy(&output.stderr).into_owned();
+    let table = text(&output.stderr);
     assert!(table.contains("Modelled TLB misses"), "{table}");
     assert!(table.contains("added: "), "{table}");
 }
@@ -228,7 +164,7 @@ fn a_run_that_cannot_be_counted_is_one_line() {
             "it has 2 CPUs",
         ),
     ] {
-        let output = output(Fake::new(version, then).bench(&[]));
+        let output = output(bench(&Fake::new(version, then), &[]));
         let line = last_line(&output);
         assert_starts_with(&line, "granule: ");
         assert_contains(&line, part);
