@@ -16,7 +16,7 @@ use granule_cli::boot::tree::model;
 use granule_cli::check::{CheckOptions, check};
 use granule_cli::image::HeaderFields;
 use granule_cli::initramfs::Initramfs;
-use granule_cli::result::record::RecordLines;
+use granule_cli::result::console_record::RecordLines;
 use granule_cli::sizes::parse_size;
 use granule_cli::trace_area::TraceArea;
 use granule_fuzz::TARGETS;
