@@ -3,7 +3,7 @@
 
 use std::io::Read;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::workspace::show;
 use anyhow::{Context, Result};
@@ -48,7 +48,8 @@ pub fn run_for(mut command: Command, limit: Duration) -> Result<Finished> {
     })
 }
 
-/// A program in a process group of its own, which does not outlive this value, nor do its children.
+/// A program in a process group of its own. If the value is dropped before the program has ended, the program and its
+/// children end too.
 #[derive(Debug)]
 pub struct Group(Child);
 
@@ -78,12 +79,21 @@ impl Drop for Group {
         // A request first, so that `granule` ends its guest and removes its files.
         #[cfg(unix)]
         {
-            use rustix::process::{Pid, Signal, kill_process_group};
+            use rustix::process::{Pid, Signal, kill_process_group, test_kill_process_group};
             if let Some(group) = Pid::from_raw(self.0.id().cast_signed()) {
                 // An error means that the program has ended by itself meanwhile.
                 let _ = kill_process_group(group, Signal::TERM);
-                let _ = self.wait(Duration::from_secs(3), || false);
-                let _ = kill_process_group(group, Signal::KILL);
+                let began = Instant::now();
+                // The children may take longer than the program. While one is left, the group's number is its own.
+                while began.elapsed() < Duration::from_secs(3)
+                    && !(matches!(self.0.try_wait(), Ok(Some(_)) | Err(_))
+                        && test_kill_process_group(group).is_err())
+                {
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                if test_kill_process_group(group).is_ok() {
+                    let _ = kill_process_group(group, Signal::KILL);
+                }
             }
         }
         let _ = self.0.kill();
@@ -128,7 +138,7 @@ mod tests {
     fn a_child_past_its_deadline_is_killed() {
         let mut sleep = Command::new("sleep");
         sleep.arg("30");
-        let start = std::time::Instant::now();
+        let start = Instant::now();
         let finished = run_for(sleep, Duration::from_millis(100)).unwrap();
         assert!(finished.status.is_none());
         assert!(start.elapsed() < Duration::from_secs(20));

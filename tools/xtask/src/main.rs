@@ -125,7 +125,7 @@ enum Command {
     Api,
     /// Time the library beside other crates in several builds, the worst of which counts, or count its instructions on arm64
     Bench(bench::BenchOptions),
-    /// Measure, store the results in docs/results and write the table of docs/performance.md
+    /// Measure, store the results in docs/results and write the tables of docs/performance.md and README.md
     Figures(figures::FiguresOptions),
     /// Run the cheap commands of docs/published.json, and write docs/published.md
     Published(published::PublishedOptions),

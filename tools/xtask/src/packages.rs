@@ -25,9 +25,9 @@ pub(crate) fn in_guests() -> String {
     format!("binary_id(={CLI}::qemu)")
 }
 
-/// Those of the images for one page size, and of that with a default, which only they boot.
+/// Those of the images for 16K and 64K pages alone, and of that with a default, which only they boot.
 pub(crate) fn in_fixed_guests() -> String {
-    let names = "^kernel::(fixed::|page_size::the_build_has_a_default$)";
+    let names = "^(kernel::(fixed::|page_size::the_build_has_a_default$)|bench::user::within_bounds::.*_of_(16|64)k$)";
     format!("{} & test(/{names}/)", in_guests())
 }
 

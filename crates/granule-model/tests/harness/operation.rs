@@ -298,7 +298,9 @@ impl<S: Staged> Does<S> {
                 assert!(S::LOCK_FREE, "stage 2 has no operation without the lock");
                 // SAFETY: the bench's own tree, in the model's memory, which nothing else is
                 // changing; nothing uses present-invalid pages but to see it fault.
-                unsafe { lock_free::set_valid(root, bench.geometry, machine, at, bytes, valid) }
+                unsafe {
+                    lock_free::set_valid::<P, _>(root, bench.geometry, machine, at, bytes, valid)
+                }
             }
             Self::Visit => {
                 let mut last = None;

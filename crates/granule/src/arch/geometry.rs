@@ -3,7 +3,7 @@
 //!
 //! A [`Geometry`] is a value chosen at boot, not a type. Hot loops add a constant step to a
 //! descriptor that was encoded before the loop, so they never look at the output format and are
-//! generic over the page size alone. The code therefore has three instances, not six.
+//! generic over the page size alone: three instances and one for any size, not six.
 
 mod address_bits;
 

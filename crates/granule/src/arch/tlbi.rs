@@ -35,8 +35,8 @@ pub enum TlbiScope {
 /// A range of addresses whose cached translations must be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Invalidation {
-    /// The first address. At stage 2 it is an intermediate physical address, as a number of the
-    /// same type.
+    /// The first address of a range in one half of the address space. At stage 2 it is an
+    /// intermediate physical address, as a number of the same type.
     pub start: VirtualAddress,
     /// The bytes, a multiple of the page size; 0 invalidates nothing.
     pub bytes: u64,
@@ -317,7 +317,7 @@ impl Singles {
     fn issue(self, scope: TlbiScope, all_asids: bool, issue: &mut impl FnMut(TlbiOp)) {
         for entry in 0..self.count {
             issue(TlbiOp::Address {
-                operand: self.first + entry * self.step,
+                operand: self.first.wrapping_add(entry * self.step),
                 scope,
                 all_asids,
             });

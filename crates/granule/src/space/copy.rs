@@ -12,8 +12,9 @@ use crate::table::choose::any_shared;
 use crate::table::page::{PagePlace, Slot};
 use crate::table::{FreedFrames, TableEnvironment};
 
-/// The group behind a multiple of these bytes does not follow the one before it: it is copied page by page, unless the
-/// one on its other side is the program's own. That is one group in sixteen of 16K and of 64K pages.
+/// A copied neighbour across a multiple of these bytes is not reason enough to copy a group whole: the group is copied
+/// page by page, unless its other neighbour was copied too. This bounds useless copies, and concerns one group in
+/// sixteen of 16K and of 64K pages.
 const MOST_ON_TRUST: u64 = 32 << 20;
 
 /// A copy of a contiguous group.

@@ -8,7 +8,7 @@
 
 use super::present_invalid::{SET_INVALID, SET_VALID};
 use super::walk::Place;
-use super::{AnyPageTables, Live, PageTables, TableEnvironment, TableError};
+use super::{Live, PageTables, TableEnvironment, TableError};
 use crate::arch::bbm::BbmLevel;
 use crate::arch::page_size::PageChoice;
 use crate::arch::{Geometry, PhysicalAddress, VirtualAddress};
@@ -32,7 +32,7 @@ use crate::arch::{Geometry, PhysicalAddress, VirtualAddress};
 /// table on the way to the pages; it allocates nothing. While this function runs, other code
 /// may change the tree, except the entries of these pages and those on the way to them. Pages that
 /// become invalid must not be in use.
-pub unsafe fn set_valid<E: TableEnvironment>(
+pub unsafe fn set_valid<P: PageChoice, E: TableEnvironment>(
     root: PhysicalAddress,
     geometry: Geometry,
     environment: E,
@@ -42,7 +42,7 @@ pub unsafe fn set_valid<E: TableEnvironment>(
 ) -> Result<(), TableError> {
     // SAFETY: the code below accesses only the entries of the pages and those on the way to them;
     // the caller promises that no other code changes these meanwhile.
-    let mut tables = unsafe { Live::<AnyPageTables<_>>::from_root(root, geometry, environment)? };
+    let mut tables = unsafe { Live::<PageTables<P, _>>::from_root(root, geometry, environment)? };
     // SAFETY: the caller promises that pages that become invalid are not in use.
     unsafe { tables.changes() }.set_valid_pages(start, bytes, valid)
 }

@@ -34,7 +34,7 @@ fn set_valid_pages<P: Page>(
     let environment = Counted::new(inner, &counters);
     // SAFETY: the bench's tables, all reached by its host; nobody else uses them.
     let result = unsafe {
-        lock_free::set_valid(
+        lock_free::set_valid::<P, _>(
             bench.tables.root_table(),
             geometry,
             environment,
@@ -228,8 +228,9 @@ fn nothing_beside_the_pages_and_the_way_to_them_is_looked_at() {
             };
             let root = bench.tables.root_table();
             // SAFETY: the bench's tables, all reached by its host; nobody else uses them.
-            let result =
-                unsafe { lock_free::set_valid(root, geometry, environment, start, bytes, valid) };
+            let result = unsafe {
+                lock_free::set_valid::<Page4K, _>(root, geometry, environment, start, bytes, valid)
+            };
             assert_eq!(result, Ok(()));
             assert_eq!(*seen.borrow(), way, "{count} pages from {start}, {valid}");
         }
@@ -316,8 +317,9 @@ fn a_query_may_run_meanwhile() {
         for round in 1..=rounds {
             let valid = round % 2 == 0;
             // SAFETY: nothing uses the page, and no other code changes its entry.
-            let done =
-                unsafe { lock_free::set_valid(at, geometry, environment(), page, 0x1000, valid) };
+            let done = unsafe {
+                lock_free::set_valid::<Page4K, _>(at, geometry, environment(), page, 0x1000, valid)
+            };
             assert_eq!(done, Ok(()));
             std::thread::yield_now();
         }

@@ -4,7 +4,7 @@ use crate::cpu::{self, Hardware, Outcome};
 use crate::frames::{Frame, Frames};
 use crate::reference::{Page as Known, Reference};
 use granule::arch::tlbi::TlbCapabilities;
-use granule::arch::{Geometry, OutputFormat, Page, VirtualAddress};
+use granule::arch::{Geometry, OutputFormat, PageChoice, VirtualAddress};
 use granule::space::{Access, Advice, Fault, Rights, Settings, Space, SpaceError, VmaNode};
 use granule::table::TableError;
 use granule_testing::host::{self, Host, HostEnvironment, Runs};
@@ -17,12 +17,12 @@ use std::sync::atomic::AtomicPtr;
 pub type Tested<P> = Space<'static, P, HostEnvironment, Frames>;
 
 /// One process.
-pub struct Process<P: Page> {
+pub struct Process<P: PageChoice> {
     pub space: Tested<P>,
     pub reference: Reference,
 }
 
-pub struct World<P: Page> {
+pub struct World<P: PageChoice> {
     pub geometry: Geometry,
     pub arch: Arch,
     pub host: Rc<Host>,
@@ -66,7 +66,7 @@ fn nodes(count: usize) -> &'static mut [VmaNode<'static>] {
     nodes
 }
 
-impl<P: Page> World<P> {
+impl<P: PageChoice> World<P> {
     pub fn new(geometry: Geometry, settings: Settings) -> Self {
         let (tables, count) = if cfg!(miri) { (40, 300) } else { (400, 1500) };
         // Beside the frames that go one by one, some for whole leaves.
@@ -81,7 +81,7 @@ impl<P: Page> World<P> {
         count: usize,
         runs: usize,
     ) -> Self {
-        let page = P::SIZE.bytes();
+        let page = geometry.page_size().bytes();
         let host = Host::new(&geometry, 0x4000_0000, tables);
         host.set_runs(Runs::Scattered);
         // Where 52-bit formats keep the upper address bits elsewhere, frames are on both sides.
@@ -404,7 +404,7 @@ impl<P: Page> World<P> {
             let count = if leaf.level == 3 {
                 1
             } else {
-                P::SIZE.entries() as u64
+                self.geometry.page_size().entries() as u64
             };
             pages.extend((0..count).map(|page| Leaf {
                 offset: leaf.offset + page * self.page(),

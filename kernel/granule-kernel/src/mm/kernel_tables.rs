@@ -25,9 +25,9 @@ use crate::trace::recorder::Recorder;
 use arrayvec::ArrayVec;
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
-use granule::arch::VirtualAddress;
 use granule::arch::bbm::BbmLevel;
 use granule::arch::tlbi::TlbCapabilities;
+use granule::arch::{AnyPage, VirtualAddress};
 use granule::table::{Leaves, TableError, lock_free};
 use granule_kcore::deferred_tlbi::DeferredTlbi;
 use granule_kcore::frames::Frame;
@@ -288,7 +288,9 @@ pub(super) unsafe fn set_valid(
     let environment = kernel.environment(&counters, KernelTableAllocator::Empty, Flush::Now);
     let (root, geometry) = (kernel.root, kernel.geometry);
     // SAFETY: the root is the tree in TTBR1. The caller keeps the rules for the pages.
-    unsafe { lock_free::set_valid(root, geometry, environment, start, bytes, valid)? };
+    unsafe {
+        lock_free::set_valid::<AnyPage, _>(root, geometry, environment, start, bytes, valid)?
+    };
     // From here on the caller uses the pages, or relies on a fault.
     Recorder::new(kernel.page()).assume_visible(start, bytes);
     Ok(counters.get())

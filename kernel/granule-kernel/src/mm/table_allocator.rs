@@ -1,5 +1,5 @@
-//! The kernel's table allocator: one type for all sources of table pages, so that the walker is compiled once
-//! for each page size. The sources themselves are elsewhere.
+//! The kernel's table allocator: one type for all sources of table pages, so that the walker is compiled once. The
+//! sources themselves are elsewhere.
 
 #![allow(unsafe_code, reason = "what the sources promise")]
 

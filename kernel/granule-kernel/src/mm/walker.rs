@@ -35,7 +35,7 @@ pub(crate) struct Opened<'a>(Live<Tree<'a>>);
 ///
 /// # Errors
 ///
-/// When this build has no code for the page size of the geometry.
+/// Those of [`Live::from_root`], which a geometry of the kernel does not cause.
 ///
 /// # Safety
 ///

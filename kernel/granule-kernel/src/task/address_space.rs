@@ -78,7 +78,6 @@ pub(crate) trait Tables {
 /// The lowest bit of the ASID in a TTBR.
 const TTBR_ASID: u32 = 48;
 
-/// The result of most operations.
 pub(crate) type Done = Result<(), SpaceError>;
 
 /// The memory of a space's pages.
@@ -205,7 +204,8 @@ unsafe fn drop_typed<P: PageChoice, E: SpaceKind>(shared: NonNull<()>) {
 
 impl<P: PageChoice, E: SpaceKind> Typed<P, E> {
     fn memory(&self) -> Memory<P, E> {
-        UserMemory::new(self.page_size)
+        // SAFETY: `AddressSpace::new` makes spaces with `KernelSized` for the kernel's page size alone.
+        unsafe { UserMemory::new(self.page_size) }
     }
 
     /// Records that the programs of the space use a range as the tables map it from here on.
@@ -403,7 +403,7 @@ impl AddressSpace {
         Self(self.0)
     }
 
-    /// A reference with which a CPU can enter the space.
+    /// Lets a CPU enter the space.
     pub(super) const fn reference(&self) -> SpaceRef {
         SpaceRef(self.0)
     }
@@ -453,8 +453,8 @@ pub(super) unsafe fn enter(space: SpaceRef) {
     // SAFETY: the caller guarantees an owner.
     let shared = unsafe { space.0.as_ref() };
     let number = percpu::this().number();
-    let asid = ASIDS.enter(number, &shared.asid);
     // There are more ASIDs than CPUs, so `None` cannot occur.
+    let asid = ASIDS.enter(number, &shared.asid);
     let Some(asid) = asid.or_else(|| renew(shared, number)) else {
         return;
     };

@@ -35,13 +35,17 @@ impl Ground for AnySized {
 }
 
 /// The memory of programs whose pages have size `P`, guarded by the page allocator's lock. With
-/// [`KernelSized`], `P` must be the kernel's page size.
+/// [`KernelSized`] it is the kernel's page size, as the caller of `new` vouches.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UserMemory<P: PageChoice, G: Ground = KernelSized>(PageSize, PhantomData<(P, G)>);
 
 impl<P: PageChoice, G: Ground> UserMemory<P, G> {
     /// Access to the one account of frames, for pages of `size`.
-    pub(crate) const fn new(size: PageSize) -> Self {
+    ///
+    /// # Safety
+    ///
+    /// With [`KernelSized`], `size` is the kernel's page size.
+    pub(super) const unsafe fn new(size: PageSize) -> Self {
         Self(size, PhantomData)
     }
 

@@ -2,7 +2,7 @@
 //! the source of its pages. The choice is a type, made once for a space, so that a common space
 //! decides nothing at run time. A program of the kernel's page size in a boot without a trace is common.
 //! All others share one kind, which finds out whether a trace is recorded: a third kind for them would be
-//! a third copy of all that a space does, for each page size. Table pages are few, so all programs have
+//! another copy of all that a space does. Table pages are few, so all programs have
 //! one allocator of them.
 
 use super::frames::{AnySized, Ground, KernelSized};

@@ -19,9 +19,9 @@ const POINTS: f64 = 0.5;
 /// Other fractions are computed from counts: only their last digits depend on the host.
 const DIGITS: f64 = 1e-9;
 
-/// Keys of times, and of the host and the build: with all below them they are not compared, and no object that names a
-/// file by its hash. `pieces` has the places of
-/// the image's parts, `ratio` and those after it times over those of the host's floor.
+/// Keys that contain times, or describe the host or the build. They and all below them are not compared, nor is an
+/// object that names a file by its hash. `pieces` has the places of the image's parts, `ratio` and those after it times
+/// over those of the host's floor.
 const IGNORED: &str = "version path peak_resident_bytes time_us pieces ratio ns_per_leaf \
     floor_ns_per_leaf floors goals";
 

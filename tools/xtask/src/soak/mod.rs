@@ -23,7 +23,7 @@ use crate::image::{self, Image};
 use crate::matrix::payload;
 use crate::pace::{Pace, about};
 use crate::stop::Stop;
-use crate::{boots, probe, user};
+use crate::{boots, probe, tools, user};
 pub(crate) use cases::PEERS;
 use cases::{SoakCase, Work};
 use program::Outcome;
@@ -135,6 +135,8 @@ pub(crate) fn soak(options: &SoakOptions) -> Result<ExitCode> {
 /// Builds all that the cases boot. The image for all page sizes comes after that with hooks, so that its ELF file is
 /// the one that stays.
 fn build() -> Result<Image> {
+    // Once, and not by each case that fuzzes.
+    tools::need_cxx()?;
     image::Build::Hooks.image()?;
     let image = image::image(None)?;
     user::build()?;

@@ -124,7 +124,7 @@ const GUESTS: u32 = 4;
 /// The part that boots the images for one page size.
 const FIXED: u64 = 0;
 /// The steps whose output guests boot.
-const BOOTED: &[&str] = &["build", "image", "test-image", "user"];
+const BOOTED: &[&str] = &["build", "image", "test-image", "image-4k", "user"];
 
 const fn on_host(name: &'static str, part: u32) -> Step {
     let work = Tests(|| Ok(packages::on_host().into()), Some((part, HOSTS)));
@@ -174,7 +174,7 @@ pub(crate) const STEPS: &[Step] = &[
     guests("guests-4", 4),
     step("guests-fixed", ALL, Tests(|| Ok(in_fixed_guests().into()), None),
         "granule-cli's tests that boot images for one page size, or one with a default")
-        .needs(&["build", "image", "image-4k", "fixed-images"]).in_part(FIXED),
+        .needs(&["build", "image", "image-4k", "fixed-images", "user"]).in_part(FIXED),
     step("qemu-matrix", TEST | ALL, Call(boots::qemu_matrix), "a pairwise sample of the QEMU matrix")
         .needs(&["build", "image", "test-image"]).live(),
     step("firmware-matrix", TEST | ALL, Call(boots::through_firmware),
@@ -252,8 +252,11 @@ mod tests {
             }
         }
         for all in [HOSTS, GUESTS] {
-            let shares = |it: &&Step| matches!(it.work, Tests(_, Some((_, of))) if of == all);
-            assert_eq!(STEPS.iter().filter(shares).count(), all as usize);
+            let shares = STEPS.iter().filter_map(|it| match it.work {
+                Tests(_, Some((part, of))) if of == all => Some(part),
+                _ => None,
+            });
+            assert_eq!(shares.collect::<Vec<_>>(), (1..=all).collect::<Vec<_>>());
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Devices that write memory and that the last owner of the machine left on. They are looked at before this kernel uses
 //! any memory: LPIs are turned off, and SMMUs are reported, because the devices behind one that is turned off would write
-//! elsewhere. Other devices are driven by no code here, and so are the last owner's to stop.
+//! elsewhere. No code here drives other devices, so whoever ran before must have stopped them.
 
 use crate::handover::LeftOn;
 use granule_boot::tree::{Node, Tree};
