@@ -78,7 +78,7 @@ impl From<bool> for Reservation {
 ///
 /// ```
 /// use granule::arch::{PageSize, PhysicalAddress};
-/// use granule::table::{FreeList, FreedTable, Maintenance, Offset, TableEnvironment};
+/// use granule::table::{FreeList, FreedTable, Maintenance, Offset, TableEnvironment, TablePages};
 ///
 /// /// Tables in the linear map of a kernel, from a list of free pages.
 /// struct Kernel {
@@ -98,6 +98,9 @@ impl From<bool> for Reservation {
 ///     fn free(&mut self, table: FreedTable) {
 ///         self.free.free(table);
 ///     }
+///     fn pages(&self) -> Option<TablePages> {
+///         self.free.pages()
+///     }
 ///     fn invalidate(&mut self, instruction: Maintenance) {
 ///         #[cfg(target_arch = "aarch64")]
 ///         granule::hw::issue(instruction);
@@ -114,7 +117,8 @@ impl From<bool> for Reservation {
 /// - For each table of the tree (the root, those below it, and each allocated page)
 ///   [`reach`](Self::reach) returns a pointer that is valid for reads and writes of the whole table and
 ///   aligned to 8 bytes, as long as the tree exists. No Rust reference to a table exists meanwhile.
-/// - An allocated page has the page size of the tables and is aligned to it. It lies below the
+/// - An allocated page has the page size of the tables and is aligned to it. [`pages`](Self::pages)
+///   reports the size if the pages have one, because [`AnyPageTables`](super::AnyPageTables) take any. A page lies below the
 ///   physical address size of the geometry, and no other code uses it until it is freed. Its contents
 ///   may be anything. A run has no more pages than asked for, and an aligned one as many, aligned to all
 ///   of them. A freed page goes back to where it came from, or where it may be used with its size.
@@ -158,8 +162,8 @@ pub unsafe trait TableEnvironment {
     }
 
     /// The common properties of the pages. Tables of another page size, or whose descriptors cannot
-    /// hold the addresses, are refused when they begin. An environment that serves any page size
-    /// returns `None`.
+    /// hold the addresses, are refused when they begin. Only an environment whose pages suit every page
+    /// size returns `None`.
     #[inline(always)]
     fn pages(&self) -> Option<TablePages> {
         None

@@ -140,7 +140,7 @@ pub struct PageTables<P: PageChoice, E, S: Stage = Stage1> {
 ///
 /// // SAFETY: the list alone owns its pages. No CPU walks the tables in this example.
 /// unsafe impl TableEnvironment for Kernel {
-///     granule::forward!(self.0: reach allocate free);
+///     granule::forward!(self.0: reach allocate free pages);
 ///     fn invalidate(&mut self, _: Maintenance) {}
 /// }
 ///

@@ -69,7 +69,7 @@
 //!
 //! and a guest's tables are for VTTBR_EL2 alone:
 //!
-//! ```compile_fail,E0271
+//! ```compile_fail,E0599
 //! use granule::arch::Page4K;
 //! use granule::table::{Live, PageTables, Stage2, TableEnvironment};
 //!
