@@ -5,11 +5,11 @@
 //! later. A kernel may unmap all of a program that has ended before it invalidates.
 
 use super::evidence;
-use super::stale_entries::is_unmapped_lazily;
+use super::stale_entries::{is_unmapped_lazily, lazy_addresses};
 use crate::arch::context::Space;
-use crate::arch::descriptor;
+use crate::arch::descriptor::{self, EntryKind};
 use crate::arch::regime::Regime;
-use crate::config::Config;
+use crate::config::{Config, Policy};
 use crate::state::cpu::Cpus;
 use crate::state::ids::RootId;
 use crate::state::stale_range::{StaleKind, StaleRange};
@@ -50,6 +50,7 @@ pub(crate) fn note(
             let first = output.max(start);
             first < output.saturating_add(size).min(start.saturating_add(bytes))
                 && !still_leads(trees, range, *index, first - output, first)
+                && !has_another_mapping(trees, config, range, first)
         };
         let Some(index) = (0..range.count).find(leads) else {
             return Fate::Keep;
@@ -154,6 +155,40 @@ fn still_leads(trees: Trees<'_>, range: &StaleRange, index: u64, offset: u64, me
                 }
                 Walked::Fault(..) => false,
             }
+        })
+    })
+}
+
+/// Whether a kernel took memory out of its linear map, and stores to it by another mapping that was there before:
+/// nobody else owns it then. Linux 7.3 unmaps its image's data so. The other mapping has to be among the addresses
+/// that are unmapped lazily, and the entry not: where both are, or neither, the two do not tell who owns the memory.
+fn has_another_mapping(trees: Trees<'_>, config: &Config, range: &StaleRange, memory: u64) -> bool {
+    let context = trees.tables.context(range.context);
+    if !range.removed || !config.policies.has(Policy::LazyUnmap) || !context.space.upper() {
+        return false;
+    }
+    let among = lazy_addresses(context, config);
+    let roots = trees.tables.roots_of(context.space, range.asid);
+    roots.into_iter().any(|id| {
+        trees.tables.root(id).is_some_and(|root| {
+            let key = &root.key;
+            let mut found = false;
+            trees.entries(key, among, |entry| {
+                if entry.kind != EntryKind::Leaf {
+                    return;
+                }
+                let output = descriptor::leaf_address(entry.raw, entry.level, key.context.format);
+                let is_older = || {
+                    let mut newest = 0;
+                    let top = TableAt::top(key);
+                    walk::walk(trees.memory, &key.context, top, entry.va, |it| {
+                        newest = newest.max(trees.memory.fresh(it.location).0);
+                    });
+                    newest < range.event
+                };
+                found |= memory.wrapping_sub(output) >> entry.shift == 0 && is_older();
+            });
+            found
         })
     })
 }

@@ -5,7 +5,7 @@
 
 use super::change::Difference;
 use super::evidence;
-use crate::arch::context::{RootKey, Space};
+use crate::arch::context::{Context, RootKey, Space};
 use crate::arch::descriptor::{self, EntryKind};
 use crate::arch::regime::Regime;
 use crate::config::{Config, Policy};
@@ -140,13 +140,18 @@ fn is_accepted(trees: Trees<'_>, config: &Config, range: &StaleRange, text: &str
 /// Whether the kernel unmapped a range and puts its invalidation off on purpose.
 pub(super) fn is_unmapped_lazily(trees: Trees<'_>, config: &Config, range: &StaleRange) -> bool {
     let context = trees.tables.context(range.context);
-    let middle = u64::MAX << (context.va_bits.min(48) - 1);
-    let (first, last) = config.lazy.unwrap_or((middle, u64::MAX));
+    let (first, last) = lazy_addresses(context, config);
     range.removed
         && range.kind == StaleKind::Leaf
         && context.space.is_privileged()
         && config.policies.has(Policy::LazyUnmap)
         && (context.space.regime() != Regime::El10 || first <= range.va && range.last() <= last)
+}
+
+/// The addresses of the upper half for which [`Policy::LazyUnmap`] holds.
+pub(super) fn lazy_addresses(context: &Context, config: &Config) -> (u64, u64) {
+    let middle = u64::MAX << (context.va_bits.min(48) - 1);
+    config.lazy.unwrap_or((middle, u64::MAX))
 }
 
 /// The trees, with the CPUs that walk them, in which a lookup may find a stale range.

@@ -354,6 +354,40 @@ fn an_unmap_of_the_kernel_may_be_put_off_until_the_addresses_are_mapped_again() 
 }
 
 #[test]
+fn memory_out_of_the_linear_map_is_not_reused_by_a_mapping_that_was_there_before() {
+    // The entry that is unmapped; another one that leads to the memory, and whether it does so before.
+    for (policies, unmapped, (other, before), legal) in [
+        (Policies::all(), 0, (256, true), true),
+        (Policies::NONE, 0, (256, true), false),
+        // Another owner's: it was mapped when the memory was free.
+        (Policies::all(), 0, (256, false), false),
+        // Both are in the linear map.
+        (Policies::all(), 0, (1, true), false),
+        // Memory of `vmalloc` goes back to its owner, who stores to it by the linear map. That is the other case.
+        (Policies::NONE, 256, (0, true), false),
+    ] {
+        let mut rig = Rig::with(Config {
+            policies,
+            lazy: Some((VA + 256 * 0x1000, u64::MAX)),
+            ..Config::default()
+        });
+        let leaf = (RAM + 0x9000) | PAGE | RW;
+        rig.make(L3 + unmapped * 8, leaf);
+        if before {
+            rig.make(L3 + other * 8, leaf);
+        }
+        rig.settle(&[]);
+        rig.store(L3 + unmapped * 8, 0);
+        if !before {
+            rig.make(L3 + other * 8, leaf);
+        }
+        rig.barrier(Barrier::DSB_ISHST);
+        rig.event(reused(RAM + 0x9000));
+        rig.expect_unless(legal, Rule::StaleReuse);
+    }
+}
+
+#[test]
 fn a_hypervisor_may_put_off_an_unmap_as_a_kernel_does() {
     let lazy = Policies::NONE.with(Policy::LazyUnmap);
     // The fate of the second mapping of a page, and whether its unmap may be put off.

@@ -219,9 +219,8 @@ fn a_thousand_small_programs_take_little_more_on_a_kernel_of_large_pages() {
     assert!(bytes[1] * 10 <= bytes[0] * 11, "{table}");
 }
 
-/// Programs of all page sizes at once take what each takes alone, within a percent: no state of one size is in the
-/// way of another. An `munmap` may take 3 % less: in how many runs it gives frames back is where they lie, and of so
-/// little memory that is more than a percent.
+/// Programs of all page sizes at once take at most a percent more than each takes alone: no state of one size is in
+/// the way of another. An `munmap` may take 5 % less: in how many runs it gives frames back depends on where they lie.
 #[test]
 fn programs_of_all_sizes_at_once_take_what_each_takes_alone() {
     let bench = Bench {
@@ -241,10 +240,10 @@ fn programs_of_all_sizes_at_once_take_what_each_takes_alone() {
         let over = row["over_alone_percent"].as_f64().unwrap();
         let (op, pages) = (row["op"].as_str().unwrap(), row["pages"].as_u64());
         // At once, what the program that gives the orders takes is there once; in the sum it is there thrice.
-        let least = match op {
-            _ if pages.is_none() => -5.0,
-            "munmap" => -3.0,
-            _ => -1.0,
+        let least = if pages.is_none() || op == "munmap" {
+            -5.0
+        } else {
+            -1.0
         };
         assert!((least..=1.0).contains(&over), "{op}: {over} %:\n{table}");
         // Unmapping large leaves takes less than an instruction a page.
