@@ -5,6 +5,7 @@
 //! Nothing is measured here.
 
 use crate::arch::image;
+use crate::arch::phases::Phase;
 use crate::cpu::ipi;
 use crate::dev::console::println;
 use crate::dev::driver::Probed;
@@ -161,6 +162,24 @@ pub(crate) fn memory(static_bytes: u64, pages: &HandedOver, page_bytes: u64) {
 pub(crate) fn boot_stack(used: u64, bytes: u64) {
     say("memory.boot_stack_bytes_used", used);
     say("memory.boot_stack_bytes", bytes);
+}
+
+/// Prints the phases of the boot.
+#[inline(never)]
+pub(crate) fn phases(phases: impl Iterator<Item = Phase>) {
+    for phase in phases {
+        let Phase {
+            name, microseconds, ..
+        } = phase;
+        match phase.instructions {
+            Some(count) => {
+                println!(
+                    "@granule phase=name={name} instructions={count} microseconds={microseconds}"
+                );
+            }
+            None => println!("@granule phase=name={name} microseconds={microseconds}"),
+        }
+    }
 }
 
 /// Prints the counts of exceptions that were handled.

@@ -97,6 +97,10 @@ Examples:
   Count instructions, and keep only what a program needs:
     granule boot --icount --json 2>/dev/null | jq .linear_map.instructions
 
+  Where a boot spends its instructions, phase by phase; the same as a picture:
+    granule boot --icount --phases
+    granule boot --icount --json > boot.json; granule report boot.json -o boot.html
+
   RAM that survives the reset, and a next boot with another page size that looks at it:
     granule boot --page-size 4k --memory 256M --ram-file ram --append granule.persist=0x4f000000,0x1000
     granule boot --page-size 64k --memory 256M --ram-file ram --append granule.persist=0x4f000000,0x1000
@@ -132,6 +136,10 @@ pub struct BootArgs {
     /// Print one JSON object to standard output, and the console to standard error
     #[arg(long)]
     pub json: bool,
+
+    /// Print the phases from the first instruction to the first program; with --icount, their instructions
+    #[arg(long)]
+    pub phases: bool,
 }
 
 impl BootArgs {

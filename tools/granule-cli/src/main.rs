@@ -222,7 +222,7 @@ fn boot_command(args: &BootArgs) -> Result<ExitCode, ExitCode> {
     } else {
         Ok(())
     };
-    print_end(&done);
+    print_end(&done, args.phases);
     Ok(match printed {
         Ok(()) => ExitCode::from(done.exit_code()),
         // The object could not be printed, so the command failed.
@@ -383,7 +383,7 @@ fn print(what: impl Display) -> io::Result<()> {
     stdout.flush()
 }
 
-fn print_end(done: &Boot) {
+fn print_end(done: &Boot, phases: bool) {
     let mut text = String::new();
     // The guest may have ended in the middle of a line.
     if done.console.last().is_some_and(|&byte| byte != b'\n') {
@@ -405,6 +405,9 @@ fn print_end(done: &Boot) {
         text += &format!("granule: cannot understand {fault}\n");
     }
     text += &report::summary(done);
+    if phases {
+        text += &report::phases(&done.record);
+    }
     text += &done.last_line();
     for line in text.lines() {
         // If standard error is closed, no message can be printed.

@@ -22,6 +22,7 @@ mod policies;
 mod programs;
 mod registers;
 mod reports;
+mod reuse;
 mod rig;
 mod scale;
 mod sizes;

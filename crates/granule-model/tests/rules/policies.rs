@@ -1,6 +1,7 @@
 //! Work that a kernel may leave undone on purpose, where, and at which checks; and features that CPUs lack.
 
-use crate::kernels::{ASID, OTHER, program, reused};
+use crate::kernels::{ASID, OTHER, program};
+use crate::reuse::reused;
 use crate::rig::*;
 use granule_model::{Access, Barrier, Config, Event, Lacks, Policies, Policy, Rule, System};
 

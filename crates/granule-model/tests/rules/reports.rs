@@ -1,7 +1,8 @@
 //! Mistakes that others made with page tables and TLBs, from their bug reports, each as a scene. `docs/rules.md` lists
 //! all of them, with those that no rule is about.
 
-use crate::kernels::{ASID, OTHER, program, reused};
+use crate::kernels::{ASID, OTHER, program};
+use crate::reuse::reused;
 use crate::rig::*;
 use granule_model::{Barrier, Event, Policies, Rule};
 

@@ -119,6 +119,14 @@ impl InstructionCounter {
         Ok(counter)
     }
 
+    /// The instructions a tick of the virtual counter, if it advances with them.
+    pub(crate) const fn per_tick(&self) -> Option<u64> {
+        match self.source {
+            Source::VirtualCounter { per_tick } => Some(per_tick),
+            Source::Pmu { .. } => self.clock,
+        }
+    }
+
     /// Runs `what` and returns the number of instructions it took, or why that number is unknown.
     /// Calls must not nest, because there is one counter.
     pub(crate) fn measure<R>(&self, what: impl FnOnce() -> R) -> (R, Result<u64, Lost>) {

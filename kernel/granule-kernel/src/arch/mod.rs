@@ -8,4 +8,5 @@ pub(crate) mod counter;
 pub(crate) mod cpu;
 pub(crate) mod image;
 pub(crate) mod left_on;
+pub(crate) mod phases;
 pub(crate) mod sctlr;

@@ -12,6 +12,7 @@ use super::hook::BOOT;
 use super::{bbm_policy, idle};
 use crate::arch::counter::InstructionCounter;
 use crate::arch::image;
+use crate::arch::phases::Phases;
 use crate::dev::console::println;
 use crate::dev::registry;
 use crate::fatal::refuse;
@@ -46,7 +47,7 @@ use granule_trace::recorder::Counters;
 pub(crate) type Ended = Result<(), user_space::Failure>;
 
 /// Boots from the handover, and runs the user programs.
-pub(crate) fn run(handover: &Handover, parameters: &Parameters<'_>) -> Ended {
+pub(crate) fn run(handover: &Handover, parameters: &Parameters<'_>, phases: Phases) -> Ended {
     let (Some(choice), Some(roots)) = (&handover.choice, &handover.roots) else {
         refuse::refuse(format_args!(
             "no page size was chosen before the MMU was on"
@@ -58,7 +59,7 @@ pub(crate) fn run(handover: &Handover, parameters: &Parameters<'_>) -> Ended {
     report::firmware(&firmware::with_tree(handover, efi_tables), handover);
     // SAFETY: this is the only call, and the boot tables map the area that the handover names.
     unsafe { recorder::begin(handover.trace) };
-    boot(handover, choice, roots, parameters)
+    boot(handover, choice, roots, parameters, phases)
 }
 
 /// Reads EFI's tables from the device tree. The code with the MMU off has refused a tree with wrong ones.
@@ -72,6 +73,7 @@ fn boot(
     choice: &BootChoice,
     roots: &BootRoots,
     parameters: &Parameters<'_>,
+    mut phases: Phases,
 ) -> Ended {
     let page_size = choice.page.size;
     let cpu = handover.entry.features();
@@ -120,11 +122,13 @@ fn boot(
     // SAFETY: nothing else uses the pool from `pool_next` on, and `phys_to_virt` covers the image. Additional RAM is
     // taken from early memory.
     let mut arena = unsafe { Arena::new(phys_to_virt, request.pool.0, request.pool.1, page_size) };
+    phases.end("memory");
     // In place: a function that returned the map would have it on the stack a second time.
     let (mut map, mut tables) = match map::map_mem(&request, &mut memory, &counters, &mut arena) {
         Ok(made) => made,
         Err(error) => refuse::refuse(format_args!("{error}")),
     };
+    phases.end("linear-map");
     println!("map_mem: time={} us", map.time_us);
     let extent = selfcheck::extent(parameters, &map);
     let mut looked = match selfcheck::run(
@@ -142,6 +146,7 @@ fn boot(
         Ok(looked) => looked,
         Err(fault) => refuse::self_check_failed(format_args!("{fault}")),
     };
+    phases.end("self-check");
     let initrd = firmware::with_tree(handover, tree::initial_ramdisk);
     firmware::with_tree(handover, random::begin);
     let cpus = firmware::with_tree(handover, |tree| {
@@ -191,6 +196,7 @@ fn boot(
     {
         refuse::self_check_failed(format_args!("on CPU {cpu}: {fault}"));
     }
+    phases.end("cpus");
     kexec::machine::begin(
         handover,
         &memory,
@@ -225,6 +231,7 @@ fn boot(
     kernel_tables::begin(&request);
     pagealloc::invalidate_free_pages();
     merge::configure(parameters.merges_when_idle);
+    phases.end("pages");
     report::boot(handover, choice, &geometry, common.errata, &bbm_policy);
     report::kaslr(handover.kaslr, &randomised, &placement);
     let ram = memory.totals().ram;
@@ -252,7 +259,15 @@ fn boot(
         bench::run(bench, request.counter);
     }
     merge::settle();
-    let ended = user_space::run(&user_space::Inputs {
+    phases.end("record");
+    let mut phases = Some(phases);
+    let mut up = || {
+        if let Some(mut phases) = phases.take() {
+            phases.end("first-program");
+            report::phases(phases.all(request.counter));
+        }
+    };
+    let inputs = user_space::Inputs {
         boot_cpu: cpu,
         common,
         geometry: request.geometry,
@@ -260,7 +275,10 @@ fn boot(
         ram_end: memory.banks().last().map_or(0, |bank| bank.end()),
         initrd,
         parameters,
-    });
+    };
+    let ended = user_space::run(&inputs, &mut up);
+    // Without programs.
+    up();
     report::exceptions();
     ended
 }

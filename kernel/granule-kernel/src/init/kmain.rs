@@ -6,6 +6,7 @@
 use super::boot::{self, Ended};
 use super::hook::BOOT;
 use super::power;
+use crate::arch::phases::Phases;
 use crate::arch::{boot_stack, left_on};
 use crate::cpu::{ipi, irq};
 use crate::dev::console::println;
@@ -26,6 +27,7 @@ use granule_kcore::parameters::Parameters;
 
 /// Runs the kernel on the boot stack and the boot tables. The identity map is still in TTBR0.
 pub(crate) fn run(handover: &'static Handover) -> ! {
+    let mut phases = Phases::new(handover.entry.counter, "mmu-off");
     boot_stack::paint();
     percpu::init_boot_cpu();
     exception::init();
@@ -58,7 +60,8 @@ pub(crate) fn run(handover: &'static Handover) -> ! {
     if let Some(hook) = BOOT.get() {
         (hook.console_is_up)(&parameters);
     }
-    finish(boot::run(handover, &parameters))
+    phases.end("console");
+    finish(boot::run(handover, &parameters, phases))
 }
 
 /// Registers the upper layers' functions that lower layers call.

@@ -87,10 +87,10 @@ impl fmt::Display for Failure {
 }
 
 /// Runs `/init` of the initramfs, or the program named by `rdinit=`, and ends all processes when it
-/// ends. Does nothing if there is no such program.
+/// ends. Does nothing if there is no such program. Calls `up` before the program's first instruction.
 // A call of its own: the boot's frame would have this one's in it.
 #[inline(never)]
-pub(crate) fn run(inputs: &Inputs<'_>) -> Result<(), Failure> {
+pub(crate) fn run(inputs: &Inputs<'_>, up: &mut dyn FnMut()) -> Result<(), Failure> {
     let path = inputs.parameters.init;
     if let Some(hook) = TASKS.get() {
         (hook.before_first)(inputs.parameters);
@@ -131,6 +131,7 @@ pub(crate) fn run(inputs: &Inputs<'_>) -> Result<(), Failure> {
     if timer::interrupt().is_none() {
         println!("granule: no timer that interrupts: programs are not preempted");
     }
+    up();
     while !process::none_left() {
         next_kernel::serve();
         if !sched::run_one() {

@@ -32,8 +32,8 @@ pub enum KeyKind {
 
 /// Every key that a kernel may print, in the order of the JSON object.
 ///
-/// Three keys are printed under another name: `linear_map.leaves` as `linear_map.leaf`, one line
-/// for each kind of leaf, `cpu_facts` as `cpu`, one line for each CPU, and `drivers` as `driver`.
+/// Some are printed under another name, one line for each object: `linear_map.leaves` as `linear_map.leaf`,
+/// `cpu_facts` as `cpu`, `drivers` as `driver`, and `phases` as `phase`.
 pub const KEYS: &[(&str, KeyKind)] = &[
     ("page_size", KeyKind::Integer),
     (
@@ -57,6 +57,7 @@ pub const KEYS: &[(&str, KeyKind)] = &[
     ("cpu_mismatch", KeyKind::Texts),
     ("cpu_facts", KeyKind::Objects),
     ("drivers", KeyKind::Objects),
+    ("phases", KeyKind::Objects),
     ("drivers_left_out", KeyKind::Texts),
     ("tlbi_range", KeyKind::Bool),
     ("tlbi_level_hint", KeyKind::Bool),
@@ -149,13 +150,14 @@ impl RecordLines {
                 return push(&mut self.values, "linear_map.leaves", leaf)
                     .ok_or_else(|| fault("a list"));
             }
-            "cpu" => {
+            "cpu" | "driver" | "phase" => {
                 let facts = facts(value).ok_or_else(|| fault("KEY=VALUE KEY=VALUE ..."))?;
-                return push(&mut self.values, "cpu_facts", facts).ok_or_else(|| fault("a list"));
-            }
-            "driver" => {
-                let facts = facts(value).ok_or_else(|| fault("KEY=VALUE KEY=VALUE ..."))?;
-                return push(&mut self.values, "drivers", facts).ok_or_else(|| fault("a list"));
+                let list = match key {
+                    "cpu" => "cpu_facts",
+                    "driver" => "drivers",
+                    _ => "phases",
+                };
+                return push(&mut self.values, list, facts).ok_or_else(|| fault("a list"));
             }
             _ => (),
         }
@@ -190,7 +192,7 @@ impl RecordLines {
                 return push(&mut self.values, key, value.into()).ok_or_else(|| fault("a list"));
             }
             Some(KeyKind::Leaves) => return Err(fault("linear_map.leaf, one line for each")),
-            Some(KeyKind::Objects) => return Err(fault("cpu or driver, one line for each")),
+            Some(KeyKind::Objects) => return Err(fault("cpu, driver or phase, one line for each")),
         };
         insert(&mut self.values, key, parsed)
             .ok_or_else(|| fault("a key that does not run through another key's value"))
@@ -360,6 +362,7 @@ mod tests {
             "cpu=number=1 mpidr=0x1 calls=0",
             "cpu_mismatch=CPU 2 is parked: no",
             "driver=name=pl011 page_sizes=4k,16k in_use=true",
+            "phase=name=cpus microseconds=3",
             "drivers_left_out=driver x works with 4k pages only",
             "outcome=ok",
             "end",
@@ -388,6 +391,7 @@ mod tests {
                 ],
                 "cpu_mismatch": ["CPU 2 is parked: no"],
                 "drivers": [{ "name": "pl011", "page_sizes": "4k,16k", "in_use": true }],
+                "phases": [{ "name": "cpus", "microseconds": 3 }],
                 "drivers_left_out": ["driver x works with 4k pages only"],
             })
         );
@@ -459,7 +463,7 @@ mod tests {
             ("cpu=number=1 number=2", "KEY=VALUE"),
             ("cpu=number=1  calls=2", "KEY=VALUE"),
             ("driver=pl011", "KEY=VALUE"),
-            ("cpu_facts=1", "cpu or driver, one line"),
+            ("cpu_facts=1", "cpu, driver or phase, one line"),
             ("a..b=1", "lower-case"),
             ("Page=1", "lower-case"),
             ("=1", "lower-case"),

@@ -51,6 +51,9 @@ pub(crate) struct Guest {
     cpu_facts: Option<Vec<CpuFacts>>,
     /// One object for each driver that was probed.
     drivers: Option<Vec<Driver>>,
+    /// Phases of the boot in order, from the image's first instruction to the first program's; their sum is the
+    /// whole.
+    phases: Option<Vec<Phase>>,
     /// One line for each driver that does not work with the page size, with the page sizes to boot with; empty
     /// if all do.
     drivers_left_out: Option<Vec<String>>,
@@ -124,6 +127,19 @@ struct Driver {
     page_sizes: String,
     /// Whether it is in use.
     in_use: bool,
+}
+
+/// A phase of the boot.
+#[derive(JsonSchema)]
+#[schemars(transform = optional, extend("additionalProperties" = true))]
+struct Phase {
+    /// Its name: `mmu-off`, `console`, `memory`, `linear-map`, `self-check`, `cpus`, `pages`, `record` (its lines,
+    /// and what the command line asks for) or `first-program`.
+    name: String,
+    /// Instructions, exact to one tick of the counter; only with `--icount` and `granule.count=instructions`.
+    instructions: u64,
+    /// Microseconds by the guest's counter; under QEMU they have nothing to do with hardware.
+    microseconds: u64,
 }
 
 /// The linear map and its making.

@@ -305,6 +305,7 @@ mod tests {
                 "linear_map.leaves" => "linear_map.leaf",
                 "cpu_facts" => "cpu",
                 "drivers" => "driver",
+                "phases" => "phase",
                 path => path,
             };
             let is_there = document.contains(&format!("`{line}`"));

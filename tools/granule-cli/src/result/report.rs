@@ -123,6 +123,41 @@ fn kernel(record: &RecordLines) -> String {
     lines
 }
 
+/// The most characters of a phase's bar.
+const BAR: u64 = 40;
+
+/// The phases of the last kernel's boot, a line each with its share of the whole: in instructions if all were
+/// counted, else in microseconds.
+pub fn phases(record: &RecordLines) -> String {
+    let list = record.get("phases").and_then(Value::as_array);
+    let list = list.map(Vec::as_slice).unwrap_or_default();
+    let of = |unit: &str| -> Option<Vec<_>> {
+        list.iter()
+            .map(|one| Some((one.get("name")?.as_str()?, one.get(unit)?.as_u64()?)))
+            .collect()
+    };
+    let (unit, rows) = match (of("instructions"), of("microseconds")) {
+        (Some(rows), _) => ("instructions", rows),
+        (None, Some(rows)) => ("microseconds", rows),
+        (None, None) => ("", Vec::new()),
+    };
+    if rows.is_empty() {
+        return "  phases       the kernel printed none\n".to_owned();
+    }
+    let whole = rows
+        .iter()
+        .fold(0, |sum: u64, (_, one)| sum.saturating_add(*one));
+    let mut lines = format!("  phases       {whole} {unit} to the first program\n");
+    for (name, count) in rows {
+        let share = u128::from(count) * u128::from(BAR) / u128::from(whole.max(1));
+        let bar = "#".repeat(share as usize);
+        let percent = count as f64 * 100.0 / whole.max(1) as f64;
+        let line = format!("    {name:<14} {count:>13} {percent:5.1} % {bar}");
+        let _ = writeln!(lines, "{}", line.trim_end());
+    }
+    lines
+}
+
 fn leaves(value: Option<&Value>) -> Option<String> {
     let list = value?.as_array().filter(|list| !list.is_empty())?;
     let words: Vec<String> = list
@@ -179,6 +214,27 @@ mod tests {
              tables       9\n  \
              cost         0 TLBI\n"
         );
+    }
+
+    #[test]
+    fn phases_have_their_shares_of_the_whole() {
+        let mut record = RecordLines::default();
+        assert!(phases(&record).contains("none"));
+        record.line("phase=name=mmu-off instructions=30 microseconds=1");
+        record.line("phase=name=linear-map instructions=10 microseconds=0");
+        let bar = |count: usize| "#".repeat(count);
+        assert_eq!(
+            phases(&record),
+            format!(
+                "  phases       40 instructions to the first program\n    \
+                 mmu-off                   30  75.0 % {}\n    \
+                 linear-map                10  25.0 % {}\n",
+                bar(30),
+                bar(10)
+            )
+        );
+        record.line("phase=name=cpus microseconds=3");
+        assert!(phases(&record).starts_with("  phases       4 microseconds"));
     }
 
     #[test]

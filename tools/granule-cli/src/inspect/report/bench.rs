@@ -1,4 +1,5 @@
-//! Results of benchmarks, as `granule bench --json` and `granule-bench --json` print them: which columns of
+//! Results of benchmarks, and the phases of a boot, as `granule bench --json`, `granule-bench --json` and
+//! `granule boot --json` print them: which columns of
 //! a row name it, and which were measured. A file of `docs/results` contains
 //! several under `results`. The page decides what is compared and shown.
 
@@ -17,7 +18,13 @@ struct BenchKind {
     measures: &'static [&'static str],
 }
 
-const KINDS: [BenchKind; 7] = [
+const KINDS: [BenchKind; 8] = [
+    BenchKind {
+        name: BOOT,
+        known_by: "/phases",
+        names: &["name"],
+        measures: &["instructions", "microseconds"],
+    },
     BenchKind {
         name: "granule bench linear-map",
         known_by: "/cells",
@@ -86,6 +93,9 @@ const KINDS: [BenchKind; 7] = [
     },
 ];
 
+/// The kind whose rows are the phases of one boot, parts of a whole.
+const BOOT: &str = "granule boot";
+
 /// Names of rows that are sizes.
 const SIZES: [&str; 5] = ["page_size", "memory", "bytes", "leaf_bytes", "payload"];
 
@@ -104,14 +114,20 @@ pub(super) fn read(text: &str) -> Result<Vec<Bench>, String> {
         return Ok(results.iter().cloned().filter_map(Bench::of).collect());
     }
     let bench = Bench::of(object).ok_or(
-        "expected one object of `granule bench ... --json` or `granule-bench --json`, or a file of docs/results",
+        "expected one object of `granule bench ... --json`, `granule boot --json` or `granule-bench --json`, or a file of \
+         docs/results",
     )?;
     Ok(vec![bench])
 }
 
 impl Bench {
+    fn rows(object: &Value) -> Option<&Vec<Value>> {
+        let rows = object.get("rows").or_else(|| object.get("phases"));
+        rows.and_then(Value::as_array)
+    }
+
     fn of(object: Value) -> Option<Self> {
-        object.pointer("/rows")?.as_array()?;
+        Self::rows(&object)?;
         let mut kinds = KINDS.iter();
         let kind = kinds.find(|kind| object.pointer(kind.known_by).is_some())?;
         Some(Self { kind, object })
@@ -119,8 +135,8 @@ impl Bench {
 
     /// The data for the page.
     pub(super) fn object(&self, file: &str) -> Shown<'_> {
-        let rows = self.object.pointer("/rows").and_then(Value::as_array);
-        let rows = rows.map(Vec::as_slice).unwrap_or_default();
+        let rows = Self::rows(&self.object).map(Vec::as_slice);
+        let rows = rows.unwrap_or_default();
         let shown = rows.iter().take(MOST_ROWS).map(|row| {
             let names = self.kind.names.iter().map(|name| word(name, at(row, name)));
             let values = self.kind.measures.iter();
@@ -136,6 +152,7 @@ impl Bench {
             names: self.kind.names,
             measures: self.kind.measures,
             rows: shown.collect(),
+            is_whole: self.kind.name == BOOT,
             more_rows: rows.len().saturating_sub(MOST_ROWS),
         }
     }
@@ -149,6 +166,8 @@ pub(super) struct Shown<'a> {
     names: &'static [&'static str],
     measures: &'static [&'static str],
     rows: Vec<Row<'a>>,
+    /// Whether the rows are parts of a whole, so that their bars are compared.
+    is_whole: bool,
     more_rows: usize,
 }
 

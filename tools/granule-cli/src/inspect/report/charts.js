@@ -118,7 +118,7 @@ function drawCharts(holder, sources) {
 function drawBenches(holder, benches) {
   for (const kind of new Set(benches.map((bench) => bench.kind))) {
     const files = benches.filter((bench) => bench.kind === kind);
-    const { names, measures } = files[0];
+    const { names, measures, is_whole } = files[0];
     const rows = new Map();
     files.forEach((file, at) => {
       for (const row of file.rows) {
@@ -133,10 +133,11 @@ function drawBenches(holder, benches) {
       const at = Number(picker.value);
       const of = (row, file) => (row.values[file] ? row.values[file][at] : null);
       const all = [...rows.values()];
-      // A bar is beside those of the same row.
+      const largest = (chosen) => Math.max(...chosen.flatMap((row) => files.map((_, file) => of(row, file) || 0)), Number.MIN_VALUE);
+      // A bar is beside those of the same row, but for parts of a whole.
       const heads = [...names.map((text) => [text]), ...files.flatMap((file) => [[file.file], ["", "number"]]), ...files.slice(1).map((file) => [`${file.file} ÷ ${files[0].file}`, "number"])];
       const shown = all.map((row) => {
-        const most = Math.max(...files.map((_, file) => of(row, file) || 0), Number.MIN_VALUE);
+        const most = largest(is_whole ? all : [row]);
         const cells = files.flatMap((_, file) => {
           const value = of(row, file);
           const bar = element("span", { class: "measure", style: `width: ${(((value || 0) * 6) / most).toFixed(2)}rem; background: var(--s${file % 6})`, "aria-hidden": true });

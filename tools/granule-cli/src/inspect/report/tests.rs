@@ -84,6 +84,13 @@ fn results_of_each_benchmark_are_distinguished() {
     let object = value(bench::read(host).unwrap()[0].object(HOSTILE));
     assert_eq!(object["rows"][0]["values"], json!([1.25, 2, 513]));
     assert_eq!(object["file"], visible(HOSTILE));
+    let boot = r#"{"page_size": 4096, "phases": [{"name": "cpus", "microseconds": 3}]}"#;
+    let object = value(bench::read(boot).unwrap()[0].object("x"));
+    assert_eq!(
+        object["rows"],
+        json!([{"names": ["cpus"], "values": [null, 3]}])
+    );
+    assert_eq!(object["is_whole"], true);
     for (key, kind) in [
         ("changes", "permissions"),
         ("rounds", "user"),

@@ -65,6 +65,57 @@ fn instructions_are_not_recorded_unless_requested() {
     assert!(kernel.json["linear_map"]["instructions"].is_null());
 }
 
+/// The phases of a boot are its whole: the same names for each page size, none twice, and the linear map's phase
+/// contains what is counted of it. Without `--icount` they have times alone.
+#[test]
+fn the_phases_of_a_boot_are_its_whole() {
+    const NAMES: [&str; 9] = [
+        "mmu-off",
+        "console",
+        "memory",
+        "linear-map",
+        "self-check",
+        "cpus",
+        "pages",
+        "record",
+        "first-program",
+    ];
+    for (page_size, icount) in [(K4, true), (K64, true), (K64, false)] {
+        let boot = || {
+            ok(&Request {
+                memory: GIB,
+                icount,
+                ..sized(page_size)
+            })
+        };
+        let (kernel, again) = (boot(), boot());
+        let phases = kernel.json["phases"].as_array().unwrap();
+        let names: Vec<_> = phases
+            .iter()
+            .map(|one| one["name"].as_str().unwrap())
+            .collect();
+        assert_eq!(names, NAMES);
+        let each = |unit: &str| {
+            phases
+                .iter()
+                .map(|one| one[unit].as_u64())
+                .collect::<Option<Vec<_>>>()
+        };
+        assert_eq!(each("instructions").is_some(), icount);
+        let microseconds = each("microseconds").unwrap();
+        let Some(instructions) = each("instructions") else {
+            assert!(microseconds.iter().all(|one| *one > 0), "{microseconds:?}");
+            continue;
+        };
+        assert_eq!(kernel.json["phases"], again.json["phases"]);
+        // An instruction is a nanosecond there.
+        let whole: u64 = instructions.iter().sum();
+        assert_eq!(microseconds.iter().sum::<u64>(), whole / 1000);
+        let (map, of_map) = (kernel.number("linear_map.instructions"), instructions[3]);
+        assert!((map..map + 10_000).contains(&of_map), "{map} of {of_map}");
+    }
+}
+
 /// Twice the range of the PMU's 32 bits and their overflow flag.
 #[test]
 fn more_instructions_than_the_counter_has_bits_are_counted_or_not_recorded() {
