@@ -17,7 +17,7 @@ const NAMES: &str = "alloc-failure background background-busy conflict conflict-
     corrupt-sampled corrupt-translation count count-alone exception execute exhaustion guard guard-beside \
     hotplug hotplug-new ipi lines mute needs-16k needs-4k needs-4k-or-64k needs-64k \
     needs-at-most-16k noflush overflow overflow-task overflow-task-briefly \
-    overflow-task-slowly pagealloc panic park permission-counts permissions read-guard \
+    overflow-task-slowly pagealloc pages panic park permission-counts permissions read-guard \
     read-invalid secondary-overflow secondary-panic sized splits spurious stacks \
     use-after-free write-read-only write-text";
 

@@ -116,9 +116,13 @@ fn boot(
             PhysicalAddress(pool_end),
         ),
         bbm_policy: bbm_policy::of_boot_cpu(&cpu, &system, parameters.rodata),
+        pages_for: pages_for(parameters),
         parameters,
         counter: counter.as_ref(),
     };
+    if let Some(user) = request.pages_for {
+        println!("granule: linear map: it is made of pages, which {user} needs");
+    }
     // SAFETY: nothing else uses the pool from `pool_next` on, and `phys_to_virt` covers the image. Additional RAM is
     // taken from early memory.
     let mut arena = unsafe { Arena::new(phys_to_virt, request.pool.0, request.pool.1, page_size) };
@@ -281,6 +285,15 @@ fn boot(
     up();
     report::exceptions();
     ended
+}
+
+/// Who needs the linear map in pages: one that hands single pages to another owner from any context, as a realm does,
+/// or that makes them invalid, where no block may be split. A further one is named here.
+fn pages_for(parameters: &Parameters<'_>) -> Option<&'static str> {
+    if parameters.debug_pagealloc {
+        return Some("debug_pagealloc=on");
+    }
+    BOOT.get().and_then(|hook| (hook.needs_pages)(parameters))
 }
 
 /// Early memory: the device tree's RAM, less the image and the tree itself.

@@ -15,6 +15,8 @@ pub(crate) struct BootHook {
     pub(crate) console_is_up: fn(&Parameters<'_>),
     /// Called once instructions can be counted.
     pub(crate) counter_is_up: fn(&Parameters<'_>, &InstructionCounter),
+    /// Called before the linear map is made. Names who needs it in pages, if someone does.
+    pub(crate) needs_pages: fn(&Parameters<'_>) -> Option<&'static str>,
     /// Called before a stage of the self-check.
     pub(crate) before_check: fn(&Parameters<'_>, Stage, &mut Tree<'_>, &Placement),
     /// Called once the kernel's tables are complete, before the first test.

@@ -149,6 +149,8 @@ pub(crate) struct Request<'a> {
     /// The BBM level up to which the boot CPU is trusted to split live blocks. A map whose pages
     /// must be able to change has blocks only if this CPU may split them.
     pub(crate) bbm_policy: Decision,
+    /// Who needs the map in pages, whatever the CPUs can split.
+    pub(crate) pages_for: Option<&'static str>,
     pub(crate) parameters: &'a Parameters<'a>,
     pub(crate) counter: Option<&'a InstructionCounter>,
 }
@@ -158,7 +160,7 @@ impl Request<'_> {
     pub(crate) const fn leaves(&self) -> Leaves {
         let split_never =
             self.parameters.rodata.changes_pages() && !self.bbm_policy.splits_blocks();
-        if split_never || self.parameters.debug_pagealloc {
+        if split_never || self.pages_for.is_some() {
             Leaves::PAGES
         } else {
             Leaves::LARGEST

@@ -58,6 +58,12 @@ pub(crate) fn install() {
             failures::run(parameters);
         },
         counter_is_up: failures::count,
+        needs_pages: |parameters| {
+            parameters
+                .test
+                .asks_for(b"pages")
+                .then_some("granule.test=pages")
+        },
         before_check: failures::corrupt,
         tables_are_up: inject::init,
         boot_is_done: |request, parameters| {

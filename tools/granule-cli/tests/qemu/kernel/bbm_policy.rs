@@ -170,6 +170,26 @@ fn full_protection_has_blocks_where_they_can_be_split() {
     }
 }
 
+/// A user that needs pages has them where the CPU could split blocks, whatever the image's protection, and CPUs that
+/// come up later change nothing.
+#[test]
+fn who_needs_pages_has_them_on_any_cpu() {
+    for size in PageSize::ALL {
+        for words in ["granule.test=pages", "debug_pagealloc=on"] {
+            for rodata in [Rodata::Off, Rodata::Full] {
+                let kernel = ok(&Request {
+                    rodata: Some(rodata),
+                    ..several(size, MAX, words)
+                });
+                assert_eq!(levels(&kernel), (2, 2));
+                let line = format!("granule: linear map: it is made of pages, which {words} needs");
+                kernel.prints(&line);
+                has_map(&kernel, size, rodata == Rodata::Full, true, RAM + GIB);
+            }
+        }
+    }
+}
+
 /// A CPU that comes up and allows no live splits: all is rewritten, to the map that would have been
 /// made for it.
 #[test]
