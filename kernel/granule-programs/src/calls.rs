@@ -186,7 +186,9 @@ pub fn wait(pid: i64) -> Result<(i64, u32), i64> {
 }
 
 pub const READ_WRITE: u64 = 3;
-const PRIVATE_ANONYMOUS: u64 = 0x22;
+pub const PRIVATE_ANONYMOUS: u64 = 0x22;
+/// In place of what is there.
+pub const MAP_FIXED: u64 = 0x10;
 
 /// Anonymous memory, wherever there is room.
 pub fn map(bytes: u64, protection: u64) -> Result<u64, i64> {

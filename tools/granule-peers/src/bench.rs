@@ -13,8 +13,8 @@ use crate::figures;
 use crate::machine::{Kernel, granules, program, request};
 use crate::peers::Peers;
 
-/// The program's arguments: memory and rounds.
-const ARGUMENTS: &str = "1G 2";
+/// The program's arguments: memory, rounds, and calls beside memory.
+const ARGUMENTS: &str = "1G 2 calls";
 const MEMORY: u64 = 4 << 30;
 
 /// Runs the benchmark on every kernel, several at a time. Reports the figures, also as a table.

@@ -43,14 +43,15 @@ pub(crate) fn rows(measured: Measured, kernel: &Kernel, large: bool) -> Vec<Row>
     let row = |op: lines::Op| {
         // A nanosecond of the virtual clock is an instruction.
         let instructions = op.time?.best;
+        let pages = op.times.unwrap_or(measured.pages);
         Some(Row {
             op: op.name,
             page_size: measured.page,
             large,
             kernel: kernel.name.clone(),
-            pages: measured.pages,
+            pages,
             instructions,
-            instructions_per_page: instructions as f64 / measured.pages as f64,
+            instructions_per_page: instructions as f64 / pages as f64,
             tlbi: op.counts.map(|counts| counts.tlbi),
             dsb: op.counts.map(|counts| counts.dsb),
             ours: kernel.is_ours,

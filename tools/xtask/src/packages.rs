@@ -27,7 +27,8 @@ pub(crate) fn in_guests() -> String {
 
 /// Those of the images for 16K and 64K pages alone, and of that with a default, which only they boot.
 pub(crate) fn in_fixed_guests() -> String {
-    let names = "^(kernel::(fixed::|page_size::the_build_has_a_default$)|bench::user::within_bounds::.*_of_(16|64)k$)";
+    let names = "^(kernel::(fixed::|page_size::the_build_has_a_default$)|\
+                 bench::user::(within_bounds|calls_beside_memory)::.*_of_(16|64)k$)";
     format!("{} & test(/{names}/)", in_guests())
 }
 

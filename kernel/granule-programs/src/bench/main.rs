@@ -1,5 +1,5 @@
-//! The cost of user memory: `granule-user-bench [BYTES] [ROUNDS] [large] [switches]
-//! [programs=COUNT] [areas=COUNTS] [together=SIZES] [off]`.
+//! The cost of user memory: `granule-user-bench [BYTES] [ROUNDS] [large] [calls]
+//! [switches] [programs=COUNT] [areas=COUNTS] [together=SIZES] [off]`.
 //!
 //! Maps BYTES (1G) of private anonymous memory in pages of the base size, or with `large` in the
 //! size that the kernel takes for the best, and times each kind of work on all of it, ROUNDS (3)
@@ -7,10 +7,10 @@
 //! it can be `/init` with nothing else in the initramfs. With `off` it powers the machine off when
 //! it is done, as the first process of Linux has to, and then ends, as it does anyway.
 //!
-//! With `switches` it then counts switches between programs, and with `programs=` what programs take that
-//! wait (`switches`). With `areas=` and numbers, separated by commas, it counts changes of one area among so many
-//! (`areas`). With `together=` and page sizes in bytes, separated by commas, programs of these sizes do the
-//! work, some of it, instead (`turns`).
+//! With `calls` it then counts calls beside memory and small changes of it (`beside`), with `switches` switches
+//! between programs, and with `programs=` what programs take that wait (`switches`). With `areas=` and numbers,
+//! separated by commas, it counts changes of one area among so many (`areas`). With `together=` and page sizes in bytes,
+//! separated by commas, programs of these sizes do the work, some of it, instead (`turns`).
 //!
 //! It prints a line for each kind of work, and nothing else unless something fails:
 //!
@@ -30,6 +30,8 @@
 
 #[cfg(target_os = "none")]
 mod areas;
+#[cfg(target_os = "none")]
+mod beside;
 #[cfg(target_os = "none")]
 mod clock;
 #[cfg(target_os = "none")]

@@ -2,7 +2,7 @@
 
 use super::clock::{Took, frequency, pieces, print};
 use super::rounds::{Failure, MOST_ROUNDS, OPS, bytes, has, round};
-use super::{areas, switches, turns};
+use super::{areas, beside, switches, turns};
 use granule_programs::calls::{
     self, EBADF, HERE, IOCTL, MKDIRAT, MKNODAT, OPENAT, REBOOT, call, say,
 };
@@ -16,7 +16,8 @@ const TCSBRK: u64 = 0x5409;
 
 /// Runs all rounds; the exit code.
 pub(crate) fn run(start: Start) -> i32 {
-    if let Some(code) = switches::partner(start).or_else(|| turns::worker(start)) {
+    let partner = switches::partner(start).or_else(|| turns::worker(start));
+    if let Some(code) = partner.or_else(|| beside::again(start)) {
         return code;
     }
     open_console();
@@ -73,6 +74,9 @@ fn measure(start: Start) -> Result<(), Failure> {
         print(format_args!("op={name}"), &mut times[..rounds]);
     }
     let mut lines = OPS.len();
+    if has(start, b"calls") {
+        lines += beside::measure(start)?;
+    }
     if has(start, b"switches") {
         lines += switches::switches(page)?;
     }

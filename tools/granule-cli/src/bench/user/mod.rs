@@ -134,7 +134,7 @@ impl Bench {
         }
         match cell.programs {
             Programs::One => {
-                words += &format!(" switches programs={}", self.programs);
+                words += &format!(" calls switches programs={}", self.programs);
                 if !self.areas.is_empty() {
                     let counts: Vec<_> = self.areas.iter().map(u32::to_string).collect();
                     words += &format!(" areas={}", counts.join(","));

@@ -33,6 +33,9 @@ use crate::sizes::show_size;
 /// - `switch-same` and `switch-other`: switches between the program and another one of the same page size, or of
 ///   another one that the kernel has for programs (a row each), each with its call of `sched_yield`; the fewest
 ///   of five rounds;
+/// - `getpid`, and `dup` to a descriptor that another file has; `munmap-part`, `mmap-part`, `mprotect-part` and
+///   `mprotect-whole`: of single pages of an area whose pages were all written, the last of which makes it whole again;
+///   `spawn`: `fork`, `execve` and the wait for a program that ends at once; `exec`: of one program by itself;
 /// - `programs-N` (`--programs N`): what N small programs of 4K pages take that wait for input at once: all
 ///   memory that is gone, with their tables, stacks, and what the kernel keeps for each. Not on kernels that
 ///   have no programs of 4K;
@@ -104,7 +107,7 @@ struct RowObject {
     op: String,
     /// Number of pages; null for work that is not on memory.
     pages: Option<u64>,
-    /// Number of repetitions of the work between two readings of the clock: 1, but for switches and `--areas`.
+    /// Number of repetitions of the work between two readings of the clock: 1, but for work that is not on all of the memory.
     times: u64,
     /// Instructions of kernel and program from before the work until after it, in the round with the fewest; in
     /// steps of 16; null for `programs-N`.

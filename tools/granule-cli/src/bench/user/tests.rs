@@ -57,7 +57,7 @@ pub(super) fn console(bench: &Bench, cell: &Cell, ops: &[(&str, u64)]) -> String
 fn kernel_and_program_have_the_word_of_the_leaves() {
     assert_eq!(
         bench().words(&bench().cells()[0]),
-        "-- 1073741824 3 large switches programs=1000"
+        "-- 1073741824 3 large calls switches programs=1000"
     );
     let off = Bench {
         large_leaves: false,
@@ -65,7 +65,7 @@ fn kernel_and_program_have_the_word_of_the_leaves() {
     };
     assert_eq!(
         off.words(&off.cells()[0]),
-        "user_large_leaves=off -- 1073741824 3 switches programs=1000"
+        "user_large_leaves=off -- 1073741824 3 calls switches programs=1000"
     );
 }
 
