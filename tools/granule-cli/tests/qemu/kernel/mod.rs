@@ -16,6 +16,7 @@ mod errata;
 mod failures;
 mod fixed;
 mod kaslr;
+mod left_on;
 mod left_out;
 mod levels;
 pub(crate) mod machine;
