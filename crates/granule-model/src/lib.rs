@@ -111,7 +111,11 @@
 //!   and whether CPUs that share tables agree on MAIR and TCR.
 //! * What firmware or a boot loader left in the data and instruction caches, except with
 //!   [`Config::caches_unknown_at_reset`]; loads of such data with the MMU off.
-//! * Data stored over a table, and table memory obtained while it still is a table.
+//! * Data stored over a table that could be descriptors, and table memory obtained while it still is a table. A word
+//!   that cannot be one (a reserved encoding, an address bit that is RES0) shows that the table is used for something else;
+//!   from there on nothing that is stored to it counts, until it is linked again.
+//! * Loads and stores of the guest by addresses: an entry that a CPU made valid since its last DSB and ISB is missed,
+//!   unless an instruction of that CPU is there ([`Event::At`]).
 //! * The time of a hardware update: with TCR.HA a leaf without the access flag may be cached and
 //!   with TCR.HD a clean page is writable, but memory changes only at
 //!   [`Model::update_by_hardware`], and where a trace records that software found the changed entry

@@ -19,7 +19,7 @@ impl Model {
             store_visibility::check_stored(trees, &mut self.cpus, by, report);
             registers::check_cached_fields(&mut self.cpus, by, report);
         }
-        store_visibility::check_made_valid(trees, &mut self.cpus, cpu, report);
+        store_visibility::check_made_valid(trees, &mut self.cpus, &self.config, cpu, report);
         registers::check_in_effect((cpu, &self.cpus[cpu]), (0, u64::MAX), report);
         // Code that the CPU does not execute at the end is not relied on.
         if self.cpus[cpu].runs_flat() {
@@ -71,6 +71,14 @@ impl Model {
             cache_visibility::check_fetched_in(trees, state, range, report);
         }
         self.check_tlbs(cpu, range);
+    }
+
+    /// A CPU executes the instruction at a virtual address. It relies on what translates that.
+    pub(super) fn execute(&mut self, cpu: u32, address: u64) {
+        self.report.set_origin(cpu, address);
+        let place = (cpu, Space::of(self.regime_of(cpu), address), address);
+        let trees = Trees::new(&self.memory, &self.tables);
+        store_visibility::check_executed(trees, &mut self.cpus, place, &mut self.report);
     }
 
     /// Checks that TLBs hold no entries of a range but those of the tables.

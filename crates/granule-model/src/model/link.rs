@@ -27,6 +27,7 @@ impl Model {
                 continue;
             };
             let (base, bytes) = (table.base, table.entries * 8);
+            self.table_memory.misused.remove(&base);
             for number in pages_of(base, bytes) {
                 let from = (number << PAGE_SHIFT).max(base);
                 let to = ((number + 1) << PAGE_SHIFT).min(base + bytes);

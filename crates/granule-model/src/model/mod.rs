@@ -132,6 +132,7 @@ impl Model {
             ordering: TableOrdering::new(config.policies),
             table_memory: TableMemory {
                 tracked: config.track_tables == Some(true),
+                ..TableMemory::default()
             },
             caches: CacheVisibility::default(),
             report: Report::new(config.most_violations),
@@ -243,7 +244,7 @@ impl Model {
             Event::Settled => self.sync(cpu),
             Event::Reused { start, bytes } => self.reused(start, bytes),
             Event::User => self.enter_user(cpu),
-            Event::At(address) => self.report.set_origin(cpu, address),
+            Event::At(address) => self.execute(cpu, address),
             // `is_known` has refused all other events.
             _ => {}
         }

@@ -143,7 +143,7 @@ impl Model {
             return;
         }
         page.mark_written(first, count);
-        let changes: Vec<Change> = (0..count)
+        let mut changes: Vec<Change> = (0..count)
             .filter_map(|index| {
                 let old = page.value(first + index);
                 let new = next(index, old);
@@ -155,6 +155,9 @@ impl Model {
                 })
             })
             .collect();
+        let stored = changes.iter().map(|change| (change.location, change.new));
+        let misused = self.misused_tables(by.cpu, number, stored);
+        changes.retain(|it| !misused.iter().any(|table| table.contains(&it.location)));
         if !changes.is_empty() {
             self.change_reachable(by, number, &changes);
         }
@@ -207,7 +210,7 @@ impl Model {
         }
         let state = &mut self.cpus[by.cpu];
         let takes_faults = self.config.policies.has(Policy::SpuriousFaults);
-        if let (Some(location), false) = (made_valid, takes_faults) {
+        if let Some(location) = made_valid {
             state.made_valid = (now, location);
         }
         let first = paths.first().and_then(|(_, paths)| paths.first());

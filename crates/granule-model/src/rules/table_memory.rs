@@ -13,12 +13,15 @@ use crate::state::stale_tlb::StaleTlb;
 use crate::state::trees::Trees;
 use crate::violation::report::Report;
 use crate::violation::{Rule, Violation};
+use std::collections::BTreeSet;
 
-/// The state of the rule: whether the trace records which memory is for tables.
+/// The state of the rule: which memory is for tables.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TableMemory {
     /// Table memory was obtained at least once.
     pub(crate) tracked: bool,
+    /// The addresses of reachable tables that something else is stored to.
+    pub(crate) misused: BTreeSet<u64>,
 }
 
 impl TableMemory {
@@ -86,6 +89,13 @@ pub(crate) fn leads_back(cpu: u32, location: u64, report: &mut Report) {
     let text = "may walk whatever was in the memory before it became a table: many entries lead back to it";
     let range = (location, location + 7);
     let found = Violation::in_memory(Rule::UninitialisedTable, cpu, range, text);
+    report.add(found.located(location));
+}
+
+/// Reports a reachable table, from its first byte to its last, that a CPU stores other data to, at a physical address.
+pub(crate) fn misused(cpu: u32, table: (u64, u64), location: u64, report: &mut Report) {
+    let text = "may walk other data as a table: a store here is not of a descriptor";
+    let found = Violation::in_memory(Rule::NotTableMemory, cpu, table, text);
     report.add(found.located(location));
 }
 

@@ -1,7 +1,9 @@
 //! The barrier after which each change is visible, in effect and complete.
 
 use crate::rig::*;
-use granule_model::{Access, Barrier, BitChange, Config, Event, Rule, System, Visibility};
+use granule_model::{
+    Access, Barrier, BitChange, Config, Event, Policies, Rule, System, Visibility,
+};
 
 #[test]
 fn a_new_entry_may_fault_until_dsb_and_isb() {
@@ -258,4 +260,48 @@ fn tables_that_one_cpu_has_seen_are_not_walked_by_another() {
             rig.expect(if cpu == 0 { &[] } else { rules });
         }
     }
+}
+
+#[test]
+fn code_runs_by_an_entry_that_its_cpu_made_valid_once_a_dsb_and_an_isb_came() {
+    let page = RAM | PAGE | AF | INNER;
+    let (dsb, isb) = (Barrier::DSB_ISHST, Barrier::ISB);
+    let visible = Rule::StoreNotVisible;
+    for (entry, barriers, by, rules) in [
+        (page, &[dsb, isb][..], 0, &[][..]),
+        (page, &[dsb], 0, &[Rule::MissingIsb]),
+        (page, &[isb], 0, &[visible]),
+        (page, &[isb, dsb], 0, &[Rule::MissingIsb]),
+        (page, &[], 0, &[visible]),
+        (page, &[Barrier::DSB_NSH, isb], 0, &[]),
+        // Another CPU: whether it synchronised is not known.
+        (page, &[dsb], 1, &[]),
+        // A page of a program, which the kernel cannot execute: the address is one of another level.
+        (page | XN, &[], 0, &[]),
+    ] {
+        // The handler of a fault on a fetch finds nothing to do, and goes no further.
+        for policies in [Policies::NONE, Policies::all()] {
+            let mut rig = Rig::with(Config { policies, ..two() });
+            rig.store(L3 + 8, entry);
+            barriers.iter().for_each(|barrier| rig.barrier(*barrier));
+            rig.cpu = by;
+            // Not there: the page beside it, and the same place in the half that is not walked.
+            for other in [VA, 0x1000, VA ^ 1 << 54] {
+                rig.event(Event::At(other));
+            }
+            rig.expect(&[]);
+            for _ in 0..2 {
+                rig.event(Event::At(VA + 0x1ffc));
+            }
+            rig.expect(rules);
+        }
+    }
+    // A table above it, which an older entry stands in.
+    let mut rig = Rig::new(0);
+    rig.fill(SPARE, 512, page, 0x1000);
+    rig.barrier(Barrier::DSB_SY);
+    rig.store(L2 + 8, SPARE | TABLE);
+    rig.barrier(Barrier::DSB_SY);
+    rig.event(Event::At(VA + 0x20_0000));
+    rig.expect(&[Rule::MissingIsb]);
 }

@@ -1,4 +1,4 @@
-//! Memory that is used again while a TLB may lead to it, and unmaps that a kernel puts off on purpose.
+//! Memory that is used again, and unmaps that kernels and hypervisors put off on purpose.
 
 use crate::kernels::{ASID, OTHER, program, settle_memory};
 use crate::rig::*;

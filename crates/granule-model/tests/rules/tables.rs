@@ -140,3 +140,56 @@ fn a_tree_that_was_left_and_emptied_by_address_is_freed() {
         rig.expect_unless(empty, Rule::FreedInUse);
     }
 }
+
+#[test]
+fn a_table_that_is_used_as_a_stack_is_one_finding() {
+    let page = RAM | PAGE | RW;
+    // What is pushed: an address of a string, a small number. Then whatever there is.
+    for first in [0xffff_8000_0912_3457, 0b01] {
+        let mut rig = Rig::new(0);
+        rig.fill(L3, 512, page, 0x1000);
+        rig.publish();
+        rig.settle(&[]);
+        // Return addresses, even addresses and zeros.
+        for (index, word) in (500..).zip([0xffff_8000_0800_1234, 0, RAM]) {
+            rig.store(L3 + index * 8, word);
+        }
+        rig.expect(&[]);
+        rig.store(L3 + 8, first);
+        rig.expect(&[Rule::NotTableMemory]);
+        let words = [
+            3,
+            0x8000_7f23,
+            first,
+            RAM + 0x5000 | PAGE | RW,
+            L0 | 3 | 1 << 48,
+        ];
+        for (index, word) in (0..500).zip(words.into_iter().cycle()) {
+            rig.store(L3 + index * 8, word);
+        }
+        rig.event(Event::User);
+        rig.settle(&[]);
+        // It is a table again.
+        rig.store(L2, 0);
+        rig.invalidate("vmalle1is", 0);
+        rig.fill(L3, 512, page, 0x1000);
+        rig.barrier(Barrier::DSB_ISHST);
+        rig.make(L2 + 8, L3 | TABLE);
+        rig.settle(&[]);
+        rig.store(L3 + 8, page);
+        rig.expect(&[Rule::BreakBeforeMake]);
+        rig.store(L3 + 16, first);
+        rig.expect(&[Rule::NotTableMemory]);
+    }
+}
+
+#[test]
+fn a_table_that_leads_to_itself_may_have_blocks() {
+    let mut rig = Rig::new(0);
+    rig.make(L2 + 511 * 8, L2 | TABLE | XN);
+    // Of level 2; at level 3 the encoding is reserved.
+    rig.make(L2 + 8, RAM | BLOCK | RW);
+    rig.settle(&[]);
+    rig.make(L2 + 16, RAM | BLOCK | RW | 1 << 48);
+    rig.expect(&[Rule::NotTableMemory]);
+}

@@ -298,9 +298,9 @@ mod tests {
         0x1000 + number * 8
     }
 
-    /// A block of 1 GiB with 4K pages and 39-bit addresses.
+    /// A block of 1 GiB with 4K pages and 39-bit addresses, which programs write, so no kernel executes it.
     const fn block(number: u64) -> u64 {
-        number << 30 | 1 | 1 << 10
+        number << 30 | 1 | 1 << 6 | 1 << 10
     }
 
     fn store(address: u64, descriptor: u64) -> Event {
@@ -381,9 +381,9 @@ mod tests {
             .iter()
             .map(|step| (step.address, step.role.as_str(), step.text.as_str()))
             .collect();
-        let last = (Some(0x40), "breaks RWHZWS", "store cpu0 0x1000 0x80000401");
+        let last = (Some(0x40), "breaks RWHZWS", "store cpu0 0x1000 0x80000441");
         assert_eq!(steps.last(), Some(&last), "{steps:?}");
-        let earlier = (Some(4), "earlier store", "store cpu0 0x1000 0x401");
+        let earlier = (Some(4), "earlier store", "store cpu0 0x1000 0x441");
         assert!(steps.contains(&earlier), "{steps:?}");
         assert_eq!(judged.page_sizes, [4096]);
         assert_eq!(judged.kept.len(), 1);

@@ -50,6 +50,13 @@ pub(crate) fn kind(raw: u64, level: i8, format: Format) -> EntryKind {
     }
 }
 
+/// Whether a word is data other than a descriptor: it has bit 0, and an encoding that is reserved, or an address
+/// bit that the format does not have (RES0).
+pub(crate) fn is_other_data(raw: u64, level: i8, format: Format) -> bool {
+    let beyond = if format.ds { 0 } else { bits(49, 48) };
+    raw & VALID != 0 && (raw & beyond != 0 || kind(raw, level, format) == EntryKind::Invalid)
+}
+
 const fn bits(high: u32, low: u32) -> u64 {
     (u64::MAX >> (63 - high)) & (u64::MAX << low)
 }
