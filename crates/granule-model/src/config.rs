@@ -12,7 +12,7 @@ pub enum Policy {
     SpuriousFaults,
     /// Addresses of EL2, of EL3, or of a part of the upper half ([`Config::lazy`]) that were unmapped may
     /// stay in TLBs until they are mapped again; their memory is used for something else before. Other addresses of
-    /// the upper half may do so while their memory stays mapped in that part.
+    /// the upper half may do so while their memory stays mapped for stores in that part.
     LazyUnmap,
 }
 

@@ -12,6 +12,7 @@ use crate::arch::regime::Regime;
 use crate::config::{Config, Policy};
 use crate::state::cpu::Cpus;
 use crate::state::ids::RootId;
+use crate::state::leaf::LeafView;
 use crate::state::stale_range::{StaleKind, StaleRange};
 use crate::state::stale_tlb::{Fate, StaleTlb};
 use crate::state::trees::Trees;
@@ -162,6 +163,7 @@ fn still_leads(trees: Trees<'_>, range: &StaleRange, index: u64, offset: u64, me
 /// Whether a kernel took memory out of its linear map, and stores to it by another mapping that was there before:
 /// nobody else owns it then. Linux 7.3 unmaps its image's data so. The other mapping has to be among the addresses
 /// that are unmapped lazily, and the entry not: where both are, or neither, the two do not tell who owns the memory.
+/// It has to permit the store, in a tree that some CPU walks.
 fn has_another_mapping(trees: Trees<'_>, config: &Config, range: &StaleRange, memory: u64) -> bool {
     let context = trees.tables.context(range.context);
     if !range.removed || !config.policies.has(Policy::LazyUnmap) || !context.space.upper() {
@@ -173,11 +175,15 @@ fn has_another_mapping(trees: Trees<'_>, config: &Config, range: &StaleRange, me
         trees.tables.root(id).is_some_and(|root| {
             let key = &root.key;
             let mut found = false;
+            if root.walking == 0 {
+                return false;
+            }
             trees.entries(key, among, |entry| {
-                if entry.kind != EntryKind::Leaf {
+                if found || entry.kind != EntryKind::Leaf {
                     return;
                 }
-                let output = descriptor::leaf_address(entry.raw, entry.level, key.context.format);
+                let leaf = LeafView::of_entry(entry, &key.context);
+                let is_there = memory.wrapping_sub(leaf.output) >> entry.shift == 0;
                 let is_older = || {
                     let mut newest = 0;
                     let top = TableAt::top(key);
@@ -186,7 +192,7 @@ fn has_another_mapping(trees: Trees<'_>, config: &Config, range: &StaleRange, me
                     });
                     newest < range.event
                 };
-                found |= memory.wrapping_sub(output) >> entry.shift == 0 && is_older();
+                found = is_there && leaf.attributes.privileged.write && is_older();
             });
             found
         })

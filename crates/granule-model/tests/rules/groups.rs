@@ -132,6 +132,58 @@ fn access_and_dirty_state_may_differ_and_permissions_until_relied_on() {
 }
 
 #[test]
+fn members_differ_in_nothing_but_access_and_dirty_state() {
+    let first = RAM | PAGE | RW | CONT;
+    let dbm = 1 << 51;
+    // What differs, and whether it may until the group is relied on.
+    for (first, second, until_relied_on) in [
+        (first, first ^ 0b11 << 8, false),
+        (first, first ^ NON_SECURE, false),
+        (first, first ^ RO, true),
+        (first, first ^ 1 << 6, true),
+        (first, first ^ NG, true),
+        (first, first ^ GUARDED, true),
+        (first, first ^ 1 << 53, true),
+        (first, first ^ 1 << 54, true),
+        // A dirty page, by hardware, and one that is read-only.
+        (first | dbm, first | RO, true),
+    ] {
+        let mut rig = Rig::new(0);
+        rig.make(L3, first);
+        rig.make(L3 + 8, second + 0x1000);
+        rig.expect_unless(until_relied_on, Rule::UnequalContiguous);
+        if until_relied_on {
+            rig.settle(&[Rule::UnequalContiguous]);
+        }
+    }
+    // Two mistakes: at level 2 the bit may differ for a while, the address not.
+    let mut rig = Rig::new(2);
+    rig.make(L3 + 16, RAM + 0x2000 | PAGE | RW);
+    rig.make(L3, first);
+    rig.expect(&[]);
+    rig.make(L3 + 8, first + 0x9000);
+    rig.expect(&[Rule::UnequalContiguous]);
+}
+
+#[test]
+fn a_group_is_relied_on_in_its_own_address_space() {
+    use crate::kernels::{ASID, OTHER, program};
+    let mut rig = program(1, granule_model::Policies::NONE);
+    let first = RAM | PAGE | RW | NG | CONT;
+    rig.make(OTHER + 0x3080, first);
+    rig.make(OTHER + 0x3088, (first + 0x1000) | RO);
+    let relied = |asid| Event::AssumeVisible {
+        start: 0x10000,
+        bytes: 0x10000,
+        asid: Some(asid),
+    };
+    rig.event(relied(ASID as u16 + 1));
+    rig.expect(&[]);
+    rig.event(relied(ASID as u16));
+    rig.expect(&[Rule::UnequalContiguous]);
+}
+
+#[test]
 fn a_group_is_checked_when_its_table_is_linked() {
     let mut rig = Rig::new(0);
     rig.fill(SPARE, 16, RAM + 0x1000 | PAGE | RW | CONT, 0x1000);

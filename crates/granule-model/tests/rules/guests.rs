@@ -57,6 +57,29 @@ fn memory_that_was_taken_from_a_guest_is_reused_once_nothing_leads_there() {
 }
 
 #[test]
+fn memory_of_a_guest_matters_where_that_guest_runs() {
+    // What CPU 1 runs meanwhile: another guest, or a program of the host.
+    for (register, other, own) in [
+        (System::VTTBR_EL2, OTHER | 8 << 48, ROOT | 7 << 48),
+        (System::HCR_EL2, 0, 1),
+    ] {
+        let mut guest = Rig::guest(0);
+        guest.cpu = 1;
+        guest.write(register, other);
+        guest.event(Event::User);
+        guest.cpu = 0;
+        guest.store(L3, 0);
+        guest.barrier(Barrier::DSB_ISHST);
+        guest.event(Event::reused(RAM, 64));
+        guest.expect(&[]);
+        guest.cpu = 1;
+        guest.write(register, own);
+        guest.event(Event::User);
+        guest.expect(&[Rule::StaleReuse]);
+    }
+}
+
+#[test]
 fn a_fault_of_a_guest_removes_no_entry_that_refuses_what_is_allowed_now() {
     let policies = Policies::all();
     let hint = |level: u64| at(IPA + 0x1000) | (0b01 << 2 | level) << 44;

@@ -7,7 +7,7 @@ use granule_model::{Barrier, Config, Event, Policies, Policy, Rule, System};
 const A1: u64 = 1 << 22;
 /// Another tree's tables, and an empty one.
 pub(crate) const OTHER: u64 = 0x5000_0000;
-const EMPTY: u64 = 0x5000_8000;
+pub(crate) const EMPTY: u64 = 0x5000_8000;
 pub(crate) const ASID: u64 = 7;
 
 pub(crate) fn settle_memory(rig: &mut Rig) {
@@ -72,6 +72,29 @@ fn trees_of_two_asids_meet_in_their_global_pages() {
     rig.expect(&[]);
     go(&mut rig, ways[0]);
     assert_eq!(rig.model.violations()[0].rule, Rule::BreakBeforeMake);
+}
+
+#[test]
+fn trees_of_two_asids_meet_in_what_only_one_of_them_has() {
+    let last = OTHER + 0x3000 + 511 * 8;
+    let other = RAM + 0x5000 | PAGE | RW;
+    // The kernel's tree has one global page more.
+    let (mut rig, ways) = isolated(3, RAM + 0x1f_f000);
+    rig.store(L3 + 510 * 8, 0);
+    rig.invalidate("vmalle1is", 0);
+    rig.make(L3 + 510 * 8, RAM + 0x1f_e000 | PAGE | RW);
+    rig.expect(&[]);
+    go(&mut rig, ways[0]);
+    rig.expect(&[Rule::BreakBeforeMake]);
+    // Or the other one has lost it since they were compared.
+    let (mut rig, ways) = isolated(3, RAM + 0x1f_f000);
+    ways.iter().for_each(|way| go(&mut rig, *way));
+    rig.store(last, 0);
+    rig.invalidate("vmalle1is", 0);
+    go(&mut rig, ways[0]);
+    rig.expect(&[]);
+    rig.make(last, other);
+    rig.expect(&[Rule::BreakBeforeMake]);
 }
 
 /// A program's tree with a page at 0, and its CPUs in it. The upper half has the tree of the rig.

@@ -123,6 +123,13 @@ fn outputs_are_no_larger_than_the_registers_allow() {
         let mut rig = Rig::with_page(output | PAGE | RW);
         rig.turn_on(small | EPD0, 0, L0);
         rig.expect_unless(legal, Rule::AddressSize);
+        // The address of a table.
+        let mut rig = Rig::with_page(RAM | PAGE | RW);
+        rig.fill(output, 512, 0, 0);
+        rig.clean(output, 0x1000);
+        rig.turn_on(small | EPD0, 0, L0);
+        rig.make(L2 + 8, output | TABLE);
+        rig.expect_unless(legal, Rule::AddressSize);
     }
 }
 

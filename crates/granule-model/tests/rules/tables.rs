@@ -1,7 +1,7 @@
 //! Table memory: obtained, filled, linked, unlinked, freed.
 
 use crate::rig::*;
-use granule_model::{Barrier, Event, Rule, System};
+use granule_model::{Barrier, Config, Event, Rule, System};
 
 fn obtained(address: u64) -> Event {
     Event::obtained(address, 0x1000)
@@ -191,5 +191,19 @@ fn a_table_that_leads_to_itself_may_have_blocks() {
     rig.make(L2 + 8, RAM | BLOCK | RW);
     rig.settle(&[]);
     rig.make(L2 + 16, RAM | BLOCK | RW | 1 << 48);
+    rig.expect(&[Rule::NotTableMemory]);
+}
+
+#[test]
+fn a_top_table_may_lie_in_memory_that_was_never_obtained() {
+    let mut rig = Rig::off(Config {
+        track_tables: Some(true),
+        ..Config::default()
+    });
+    rig.fill(L0, 512, 0, 0);
+    rig.clean(L0, 0x1000);
+    rig.turn_on(TCR | EPD0, 0, L0);
+    rig.expect(&[]);
+    rig.make(L0, L1 | TABLE);
     rig.expect(&[Rule::NotTableMemory]);
 }
