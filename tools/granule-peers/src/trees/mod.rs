@@ -1,9 +1,12 @@
 //! Compares the device trees of Debian's kernel packages, for over a thousand boards: this kernel's
 //! readers and another reader must find the same facts in each, and no tree may be refused.
 //!
+//! The machines and cores that a tree names are in this project's tables, or judged ([`cores`]).
+//!
 //! `facts` defines the compared facts, `ours` finds them with this kernel's readers, and `theirs`
 //! with the crate dtoolkit.
 
+mod cores;
 mod facts;
 mod ours;
 mod theirs;
@@ -80,6 +83,7 @@ fn of_package(package: &Path) -> Result<String> {
 fn compare(bytes: &[u8]) -> Result<Result<Totals, String>, String> {
     let tree = ours::sound(bytes)?;
     listed(&tree)?;
+    cores::judged(&tree)?;
     let theirs = theirs::facts(bytes);
     let ours = ours::facts(bytes, theirs.boot_cpu)?;
     Ok(match difference(&ours, &theirs) {

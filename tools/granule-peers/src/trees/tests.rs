@@ -136,3 +136,32 @@ fn an_apple_machine_without_a_row_is_named() {
         "{line}"
     );
 }
+
+#[test]
+fn a_core_in_no_table_is_named() {
+    let judged = |compatible: &str| {
+        let cpu = node(
+            "cpu@0",
+            &[("device_type", &"cpu"), ("compatible", &compatible)],
+            vec![],
+        );
+        let mut tree = DeviceTree::new();
+        tree.root = node("", &[], vec![node("cpus", &[], vec![cpu])]);
+        super::cores::judged(&ours::sound(&tree.to_dtb()).unwrap())
+    };
+    // By an erratum, by the list of CPUs that split live leaves, by judgement; of another maker.
+    for core in [
+        "arm,cortex-a78",
+        "arm,neoverse-n3",
+        "arm,cortex-a53",
+        "qcom,kryo485",
+        "arm,armv8",
+    ] {
+        assert_eq!(judged(core), Ok(()), "{core}");
+    }
+    let line = judged("arm,cortex-a999").unwrap_err();
+    assert!(
+        line.starts_with("arm,cortex-a999 is in no row of errata.rs"),
+        "{line}"
+    );
+}
