@@ -149,10 +149,9 @@ impl BootArgs {
             None => KaslrSeed::Random,
             Some(_) => KaslrSeed::Off,
         };
-        Request {
-            kaslr_seed: self.kaslr_seed.unwrap_or(usual),
-            ..self.request.clone()
-        }
+        self.request
+            .clone()
+            .kaslr_seed(self.kaslr_seed.unwrap_or(usual))
     }
 }
 
@@ -182,10 +181,7 @@ mod tests {
 
     #[test]
     fn no_options_are_the_default_request() {
-        let expected = Request {
-            kaslr_seed: KaslrSeed::Random,
-            ..Request::default()
-        };
+        let expected = Request::default().kaslr_seed(KaslrSeed::Random);
         assert_eq!(parse(&[]), Ok(expected));
     }
 

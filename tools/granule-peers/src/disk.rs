@@ -78,22 +78,19 @@ pub(crate) fn booted(peers: &Peers<'_>) -> Result<()> {
         };
         cases.push(DiskBoot {
             name: format!("{} by {loader:?}", linux.name),
-            request: Request {
-                image: Some(linux.image.clone()),
-                initrd: Some(linux_s.clone()),
-                append: Some(WORDS.to_owned()),
-                ..by_loader.clone()
-            },
+            request: by_loader
+                .clone()
+                .image(linux.image.clone())
+                .initrd(linux_s.clone())
+                .append(WORDS),
             judge,
         });
         cases.push(DiskBoot {
             name: format!("Granule by {loader:?}, {}", page_size.word()),
-            request: Request {
-                image: Some(image_path()),
-                initrd: Some(ours.clone()),
-                page_size: Some(page_size),
-                ..by_loader
-            },
+            request: by_loader
+                .image(image_path())
+                .initrd(ours.clone())
+                .page_size(page_size),
             judge: greeted,
         });
     }

@@ -34,13 +34,11 @@ pub(crate) const LINUX_WORDS: &str = "console=ttyAMA0 loglevel=1 panic=-1";
 pub(crate) const LIMIT: Duration = Duration::from_secs(240);
 
 pub(crate) fn request(memory: u64, cpus: u32) -> Request {
-    Request {
-        memory,
-        smp: cpus,
-        cpu: CPU.to_owned(),
-        timeout: LIMIT,
-        ..Request::default()
-    }
+    Request::default()
+        .memory(memory)
+        .smp(cpus)
+        .cpu(CPU)
+        .timeout(LIMIT)
 }
 
 pub(crate) fn granules() -> [Kernel; 3] {

@@ -2,7 +2,7 @@
 //! on our kernel as on Debian's.
 
 use anyhow::{Context, Result, bail, ensure};
-use granule_cli::{Initramfs, Request};
+use granule_cli::Initramfs;
 use object::{Object, ObjectSegment};
 use xtask::graph;
 
@@ -42,10 +42,7 @@ pub(crate) fn shells(peers: &Peers<'_>) -> Result<Vec<String>> {
         .files
         .initramfs("shell.cpio", archive(&peers.busybox))?;
     let run = |kernel: &Kernel, cpus| {
-        let machine = Request {
-            initrd: Some(initramfs.clone()),
-            ..request(MEMORY, cpus)
-        };
+        let machine = request(MEMORY, cpus).initrd(initramfs.clone());
         let words = if kernel.is_ours {
             ""
         } else {

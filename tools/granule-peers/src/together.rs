@@ -43,11 +43,9 @@ type Printed = BTreeMap<String, Vec<String>>;
 /// on Debian's kernel.
 pub(crate) fn all(peers: &Peers<'_>, linux: &[String]) -> Result<()> {
     let archive = archive(&peers.busybox)?;
-    let request = Request {
-        image: Some(image_path()),
-        initrd: Some(peers.files.initramfs("together.cpio", archive)?),
-        ..request(MEMORY, 4)
-    };
+    let request = request(MEMORY, 4)
+        .image(image_path())
+        .initrd(peers.files.initramfs("together.cpio", archive)?);
     let alone = match run(&request, PageSize::K4, "alone") {
         Ok(alone) => alone,
         Err(error) => {
@@ -71,11 +69,12 @@ pub(crate) fn all(peers: &Peers<'_>, linux: &[String]) -> Result<()> {
 
 /// Boots, and reads the output of the programs.
 fn run(request: &Request, page_size: PageSize, argument: &str) -> Result<Printed> {
-    let booted = boot::run(&Request {
-        page_size: Some(page_size),
-        append: Some(format!("{WORDS} -- {argument}")),
-        ..request.clone()
-    });
+    let booted = boot::run(
+        &request
+            .clone()
+            .page_size(page_size)
+            .append(format!("{WORDS} -- {argument}")),
+    );
     // The kernel has counted its frames.
     ensure!(booted.is_ok(), "{}", ending(&booted));
     printed(&booted.console_text())

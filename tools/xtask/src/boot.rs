@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
-use granule_cli::Request;
 use granule_cli::args::{Cli, Command};
 use serde_json::Value;
 
@@ -61,10 +60,7 @@ pub fn boot(image: &Path, arguments: &[String]) -> Result<Value> {
     let Command::Boot(typed) = typed.command else {
         bail!("{} is another command", arguments.join(" "));
     };
-    let booted = granule_cli::boot::run(&Request {
-        image: Some(image.to_owned()),
-        ..typed.request()
-    });
+    let booted = granule_cli::boot::run(&typed.request().image(image.to_owned()));
     ensure!(booted.is_ok(), "{}", booted.last_line());
     Ok(booted.json())
 }

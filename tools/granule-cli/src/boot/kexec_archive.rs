@@ -227,10 +227,7 @@ mod tests {
         assert_contains(&line, "--kexec-page-size 64k");
         assert_contains(&line, "boot record");
         // The archive has some hundred bytes, and the first kernel takes half of RAM.
-        let small = Request {
-            memory: 256,
-            ..Request::default()
-        };
+        let small = Request::default().memory(256);
         let line = refused(&Kexec::default(), &small);
         assert_contains(&line, "--memory");
         assert_contains(&line, "for 128");

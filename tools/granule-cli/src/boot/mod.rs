@@ -108,10 +108,7 @@ fn try_boot(
     let with_archive;
     let request = match &payload {
         Some(_) => {
-            with_archive = Request {
-                initrd: Some(archive),
-                ..request.clone()
-            };
+            with_archive = request.clone().initrd(archive);
             &with_archive
         }
         None => request,

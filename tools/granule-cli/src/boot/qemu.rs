@@ -323,12 +323,10 @@ mod tests {
 
     #[test]
     fn a_plain_boot_at_el2() {
-        let request = Request {
-            memory: 512 << 30,
-            cpu: "max,lpa2=off".into(),
-            smp: 3,
-            ..Request::default()
-        };
+        let request = Request::default()
+            .memory(512 << 30)
+            .cpu("max,lpa2=off")
+            .smp(3);
         let options = kernel(&request);
         assert_eq!(
             value(&options, "-machine"),
@@ -389,10 +387,7 @@ mod tests {
 
     #[test]
     fn a_random_seed_is_qemus_and_another_lies_in_a_tree() {
-        let random = Request {
-            kaslr_seed: KaslrSeed::Random,
-            ..Request::default()
-        };
+        let random = Request::default().kaslr_seed(KaslrSeed::Random);
         assert!(value(&kernel(&random), "-machine")[0].contains("dtb-randomness=on"));
         let start = Start::Kernel {
             image: Path::new("/i/Image"),
@@ -421,13 +416,7 @@ mod tests {
 
     #[test]
     fn el1_icount_and_bootargs() {
-        let request = Request {
-            el: 1,
-            icount: true,
-            gic: 2,
-            append: Some("a,b c".into()),
-            ..Request::default()
-        };
+        let request = Request::default().el(1).counted().gic(2).append("a,b c");
         let options = kernel(&request);
         assert!(value(&options, "-machine")[0].contains("gic-version=2,"));
         assert!(value(&options, "-machine")[0].contains("virtualization=off"));

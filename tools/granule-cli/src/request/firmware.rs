@@ -121,10 +121,7 @@ mod tests {
     #[test]
     fn what_does_not_go_together_is_named_in_one_line() {
         let check = |firmware, change: &dyn Fn(&mut Request)| {
-            let mut request = Request {
-                firmware,
-                ..Request::default()
-            };
+            let mut request = Request::default().firmware(firmware);
             change(&mut request);
             let result = request.check();
             assert!(

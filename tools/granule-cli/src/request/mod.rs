@@ -3,6 +3,7 @@
 //!
 //! Nothing here reads files or starts programs; the request alone decides everything.
 
+mod change;
 mod firmware;
 mod kaslr_seed;
 mod kexec;
@@ -13,7 +14,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::TypedValueParser;
-use clap::{Args, ValueEnum, value_parser};
+use clap::{Args, Parser, ValueEnum, value_parser};
 
 pub use self::firmware::Firmware;
 pub use self::kaslr_seed::KaslrSeed;
@@ -206,41 +207,16 @@ pub(crate) const MACHINE: &str = "The machine";
 const FIRMWARE: &str = "Firmware";
 const FILES: &str = "Files and where they lie in memory";
 
+/// The options alone, whose defaults are those of a request.
+#[derive(Parser)]
+struct Options {
+    #[command(flatten)]
+    request: Request,
+}
+
 impl Default for Request {
     fn default() -> Self {
-        Self {
-            image: None,
-            test_image: false,
-            page_size: None,
-            va_bits: None,
-            memory: 4 << 30,
-            smp: 1,
-            cpu: "max".into(),
-            gic: 3,
-            el: 2,
-            rodata: None,
-            linear_map: None,
-            linear_map_barriers: None,
-            append: None,
-            dtb: None,
-            initrd: None,
-            load_address: None,
-            dtb_address: None,
-            qemu: PathBuf::from("qemu-system-aarch64"),
-            icount: false,
-            plugin: None,
-            kaslr_seed: KaslrSeed::Off,
-            timeout: Duration::from_secs(60),
-            trace: None,
-            trace_buffer: None,
-            ram_file: None,
-            firmware: Firmware::Direct,
-            acpi: false,
-            firmware_file: None,
-            loader: None,
-            disk: None,
-            kexec: None,
-        }
+        Options::parse_from(["granule"]).request
     }
 }
 

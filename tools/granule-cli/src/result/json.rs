@@ -216,10 +216,7 @@ mod tests {
     use crate::{Request, boot};
 
     fn failed() -> Boot {
-        boot::run(&Request {
-            image: Some("/nonexistent/Image".into()),
-            ..Request::default()
-        })
+        boot::run(&Request::default().image("/nonexistent/Image"))
     }
 
     #[test]

@@ -182,10 +182,7 @@ mod tests {
 
     #[test]
     fn prints_what_was_reported_and_nothing_else() {
-        let mut boot = boot::run(&Request {
-            image: Some("/nonexistent".into()),
-            ..Request::default()
-        });
+        let mut boot = boot::run(&Request::default().image("/nonexistent"));
         assert_eq!(summary(&boot), "");
         for line in [
             "page_size=16384",
@@ -239,10 +236,7 @@ mod tests {
 
     #[test]
     fn each_kernel_has_its_summary_and_leaving_stands_between() {
-        let mut boot = boot::run(&Request {
-            image: Some("/nonexistent".into()),
-            ..Request::default()
-        });
+        let mut boot = boot::run(&Request::default().image("/nonexistent"));
         let record = |line: &str| {
             let mut record = RecordLines::default();
             record.line(line);

@@ -21,22 +21,6 @@ pub(crate) fn test_image() -> PathBuf {
 /// The folder with the QEMU of exact tests.
 const EXACT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/qemu/exact");
 
-/// The request with these words for the kernel.
-pub(crate) fn saying(request: Request, words: &str) -> Request {
-    Request {
-        append: Some(words.into()),
-        ..request
-    }
-}
-
-/// The request with that CPU.
-pub(crate) fn on_cpu(request: Request, cpu: &str) -> Request {
-    Request {
-        cpu: cpu.into(),
-        ..request
-    }
-}
-
 /// Nanoseconds that an instruction takes, as powers of two, with which races are hunted: the CPUs of an exact
 /// boot change over elsewhere with each.
 pub(crate) const SHIFTS: [u32; 3] = [0, 3, 7];
@@ -119,10 +103,7 @@ pub(crate) fn ends(request: &Request, outcome: Outcome) -> Booted {
 pub(crate) fn ends_with(request: &Request, archive: Initramfs, outcome: Outcome) -> Booted {
     let file = tempfile::NamedTempFile::new().unwrap();
     archive.write(file.path()).unwrap();
-    let request = Request {
-        initrd: Some(file.path().to_owned()),
-        ..request.clone()
-    };
+    let request = request.clone().initrd(file.path().to_owned());
     ends(&request, outcome)
 }
 

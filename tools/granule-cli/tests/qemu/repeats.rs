@@ -29,28 +29,25 @@ fn a_boot_with_programs() {
     let archive = Initramfs::new().program("/init", &program());
     archive.write(file.path()).unwrap();
     for cpus in [1, 4] {
-        repeats(&Request {
-            initrd: Some(file.path().to_owned()),
-            append: Some("-- storm".into()),
-            ..machine(K4, cpus)
-        });
+        repeats(
+            &machine(K4, cpus)
+                .initrd(file.path().to_owned())
+                .append("-- storm"),
+        );
     }
 }
 
 /// Where QEMU draws the kernel's seed.
 #[test]
 fn a_boot_with_addresses_at_random() {
-    let request = Request {
-        kaslr_seed: KaslrSeed::Random,
-        ..machine(K16, 1)
-    };
+    let request = machine(K16, 1).kaslr_seed(KaslrSeed::Random);
     let (_, json) = repeats(&request);
     assert_eq!(json["kaslr"]["state"], "on", "{json}");
 }
 
 mod live {
+    use granule_cli::PageSize;
     use granule_cli::request::KaslrSeed;
-    use granule_cli::{PageSize, Request};
 
     use super::once;
     use crate::user::machine::machine;
@@ -58,10 +55,7 @@ mod live {
     /// The name of a test's module is what makes it live, so here is what differs then.
     #[test]
     fn a_boot_in_a_live_module_is_another_each_time() {
-        let request = Request {
-            kaslr_seed: KaslrSeed::Random,
-            ..machine(PageSize::K16, 1)
-        };
+        let request = machine(PageSize::K16, 1).kaslr_seed(KaslrSeed::Random);
         let [first, second] = [(), ()].map(|()| once(&request).1["kaslr"].clone());
         assert_ne!(first, second);
     }

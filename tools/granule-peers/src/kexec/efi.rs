@@ -71,12 +71,13 @@ pub(crate) fn left_for(peers: &Peers<'_>) -> Result<()> {
                 acpi,
                 ..request(MEMORY, CPUS)
             };
-            let started = boot::run(&Request {
-                image: Some(image.clone()),
-                initrd: Some(initrd.clone()),
-                append: Some(WORDS.to_owned()),
-                ..machine.clone()
-            });
+            let started = boot::run(
+                &machine
+                    .clone()
+                    .image(image.clone())
+                    .initrd(initrd.clone())
+                    .append(WORDS),
+            );
             ensure!(
                 started.outcome == Outcome::GuestExit,
                 "{}",

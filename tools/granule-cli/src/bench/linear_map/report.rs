@@ -185,10 +185,7 @@ mod tests {
     use granule_testing::text::assert_contains;
 
     fn row(strategy: LinearMap, outcome: Outcome, lines: &[&str]) -> Row {
-        let mut boot = boot::run(&Request {
-            image: Some("/nonexistent".into()),
-            ..Request::default()
-        });
+        let mut boot = boot::run(&Request::default().image("/nonexistent"));
         boot.outcome = outcome;
         if outcome == Outcome::Ok {
             boot.reason = None;

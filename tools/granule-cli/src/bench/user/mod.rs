@@ -277,13 +277,12 @@ impl Benchmark for Bench {
     }
 
     fn request(&self, cell: &Cell) -> Request {
-        Request {
-            page_size: Some(cell.page_size),
-            memory: self.memory,
-            cpu: self.cpu.clone(),
-            append: Some(self.words(cell)),
-            ..self.run.request()
-        }
+        self.run
+            .request()
+            .page_size(cell.page_size)
+            .memory(self.memory)
+            .cpu(self.cpu.clone())
+            .append(self.words(cell))
     }
 
     fn prepare(&self, cell: &Cell, files: &mut Files, request: Request) -> Result<Request, String> {

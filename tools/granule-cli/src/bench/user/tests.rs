@@ -24,10 +24,7 @@ pub(super) fn bench() -> Bench {
 
 /// A boot that ended well, with this output on its console.
 pub(super) fn ran(bench: &Bench, cell: &Cell, console: &str) -> Ran {
-    let mut boot = boot::run(&Request {
-        image: Some("/nonexistent/file".into()),
-        ..bench.request(cell)
-    });
+    let mut boot = boot::run(&bench.request(cell).image("/nonexistent/file"));
     (boot.outcome, boot.reason, boot.bad_usage) = (Outcome::Ok, None, false);
     boot.console = console.as_bytes().to_vec();
     let files = Files {

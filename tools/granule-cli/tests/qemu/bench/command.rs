@@ -132,13 +132,13 @@ fn an_impossible_plan_is_bad_usage() {
 #[test]
 fn plan_has_the_pool_of_the_kernel() {
     for size in PageSize::ALL {
-        let boot = hooked::run(&Request {
-            image: Some(image()),
-            page_size: Some(size),
-            memory: GIB,
-            cpu: "neoverse-n1".into(),
-            ..Request::default()
-        });
+        let boot = hooked::run(
+            &Request::default()
+                .image(image())
+                .page_size(size)
+                .memory(GIB)
+                .cpu("neoverse-n1"),
+        );
         assert!(boot.is_ok(), "{}", boot.last_line());
         let job = Job::assumed(GIB, size.value(), 48, Rodata::Full, BbmLevel::Level0, false);
         let record = &boot.json()["linear_map"];

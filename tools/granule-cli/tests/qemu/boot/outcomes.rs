@@ -32,12 +32,10 @@ impl Files {
 }
 
 fn request(image: &Path) -> Request {
-    Request {
-        image: Some(image.to_path_buf()),
-        memory: 256 << 20,
-        timeout: Duration::from_secs(60),
-        ..Request::default()
-    }
+    Request::default()
+        .image(image)
+        .memory(256 << 20)
+        .timeout(Duration::from_secs(60))
 }
 
 pub(super) fn boot_guest(image: &[u8], change: impl FnOnce(&mut Request)) -> Booted {
@@ -247,12 +245,7 @@ fn raw_mode_hands_over_qemus_tree_with_our_words_wherever_the_image_lies() {
 #[test]
 fn a_dumped_tree_fits_the_machine_and_boots_as_an_exact_tree() {
     let files = Files::new();
-    let request = Request {
-        memory: 3 << 30,
-        smp: 3,
-        el: 1,
-        ..Request::default()
-    };
+    let request = Request::default().memory(3 << 30).smp(3).el(1);
     let dtb = tree::dump(&request).unwrap();
     assert_eq!(
         tree::dump(&request).unwrap(),
@@ -310,10 +303,7 @@ fn a_refusal_of_qemus_is_printed_in_its_words() {
         done.fails_with(word);
         assert_eq!(done.last_line().lines().count(), 1);
     }
-    let dump = tree::dump(&Request {
-        cpu: "z80".into(),
-        ..Request::default()
-    });
+    let dump = tree::dump(&Request::default().cpu("z80"));
     assert!(dump.unwrap_err().contains("z80"));
 }
 

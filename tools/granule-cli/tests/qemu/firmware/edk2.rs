@@ -1,16 +1,14 @@
 //! EDK2 with the kernel from QEMU. The folder `efi` tests the kernel's use of EDK2.
 
-use granule_cli::{Firmware, Initramfs, Outcome, PageSize, Request};
+use granule_cli::{Firmware, Initramfs, Outcome, PageSize};
 
 use crate::user::machine::{ends, machine, program};
 
 #[test]
 fn edk2_hands_over_command_line_initramfs_and_memory() {
-    let request = Request {
-        firmware: Firmware::Uefi,
-        append: Some("-- more".into()),
-        ..machine(PageSize::K64, 2)
-    };
+    let request = machine(PageSize::K64, 2)
+        .firmware(Firmware::Uefi)
+        .append("-- more");
     let archive = Initramfs::new()
         .directory("/bin")
         .program("/bin/prog", &program())

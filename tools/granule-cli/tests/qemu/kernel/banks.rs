@@ -10,11 +10,7 @@ use crate::kernel::reference::{Range, Reference, range};
 use crate::kernel::trees::Crafted;
 
 fn crafted(size: PageSize) -> Crafted {
-    Crafted::new(&Request {
-        rodata: Some(Rodata::Off),
-        memory: GIB,
-        ..sized(size)
-    })
+    Crafted::new(&sized(size).rodata(Rodata::Off).memory(GIB))
 }
 
 /// The mapped memory must be these ranges, with the largest leaves.
@@ -251,10 +247,7 @@ fn an_initial_ram_disk_by_qemu_is_kept() {
     let files = tempfile::tempdir().unwrap();
     let disk = files.path().join("disk");
     std::fs::write(&disk, vec![7; 5 * MIB as usize]).unwrap();
-    let request = Request {
-        initrd: Some(disk),
-        ..sized(K64)
-    };
+    let request = sized(K64).initrd(disk);
     let with = crate::kernel::machine::ok(&request).number("memory.free_bytes");
     let without = crate::kernel::machine::ok(&sized(K64)).number("memory.free_bytes");
     // The tree that QEMU makes grows by the two properties that describe the disk.

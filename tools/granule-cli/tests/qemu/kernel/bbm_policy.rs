@@ -20,21 +20,12 @@ const NEOVERSE_V3: &str = "max,midr=0x410fd842";
 const C1_ULTRA_R1P0: &str = "max,midr=0x411fd8c0";
 
 fn request(size: PageSize, cpu: &str, rodata: Rodata, words: &str) -> Request {
-    Request {
-        cpu: cpu.into(),
-        rodata: Some(rodata),
-        append: Some(words.into()),
-        ..sized(size)
-    }
+    sized(size).cpu(cpu).rodata(rodata).append(words)
 }
 
 /// The same with several CPUs, and a smaller machine.
 fn several(size: PageSize, cpu: &str, words: &str) -> Request {
-    Request {
-        smp: 3,
-        memory: GIB,
-        ..request(size, cpu, Rodata::Full, words)
-    }
+    request(size, cpu, Rodata::Full, words).smp(3).memory(GIB)
 }
 
 /// The level that the CPU names, and the one that is used.
@@ -119,10 +110,7 @@ fn the_level_and_the_reason_of_each_cpu() {
         ),
     ] {
         let why = format!("BBM level {why}");
-        let kernel = ok(&Request {
-            memory: GIB,
-            ..request(K16, cpu, Rodata::Full, words)
-        });
+        let kernel = ok(&request(K16, cpu, Rodata::Full, words).memory(GIB));
         assert_eq!(levels(&kernel), (id, used), "{cpu} {words}");
         kernel.has("bbm_level.why", why.as_str());
         let map = if used < 2 {
@@ -139,10 +127,7 @@ fn the_level_and_the_reason_of_each_cpu() {
 #[test]
 fn a_word_that_is_not_a_level_is_reported_and_ignored() {
     for word in ["arm64.bbm=", "arm64.bbm=4", "arm64.bbm=two"] {
-        let kernel = ok(&Request {
-            memory: GIB,
-            ..request(K64, MAX, Rodata::On, word)
-        });
+        let kernel = ok(&request(K64, MAX, Rodata::On, word).memory(GIB));
         kernel.prints(&format!(
             "granule: {word}: expected 0, 1, 2 or 3; taking what the CPUs have"
         ));
@@ -217,10 +202,7 @@ fn for_a_weak_cpu_the_map_is_rewritten_to_pages() {
             assert!(kernel.number("self_check.translations") > 2 * 4096);
 
             // The same image: its text and constants are read-only in the map too.
-            let same = ok(&Request {
-                image: Some(test_image()),
-                ..several(size, cpu, "arm64.bbm=0")
-            });
+            let same = ok(&several(size, cpu, "arm64.bbm=0").image(test_image()));
             assert!(!same.flag("linear_map.rewritten_to_pages"));
             assert_eq!(kernel.leaves(), same.leaves());
             for key in [
@@ -258,10 +240,7 @@ fn it_is_not_rewritten_where_nothing_is_gained() {
         // The other way round: the boot CPU is the weakest, so it is of pages from the start.
         ("neoverse-n1", Rodata::Full, "1:bbm=2", (0, 0), 3, true),
     ] {
-        let kernel = ok(&Request {
-            rodata: Some(rodata),
-            ..several(K4, cpu, &format!("arm64.fake_cpu={words}"))
-        });
+        let kernel = ok(&several(K4, cpu, &format!("arm64.fake_cpu={words}")).rodata(rodata));
         assert_eq!(levels(&kernel), used, "{cpu} {words}");
         kernel.has("cpus", cpus);
         kernel.has("linear_map.rewritten_to_pages", false);
@@ -276,10 +255,7 @@ fn it_is_not_rewritten_where_nothing_is_gained() {
 #[test]
 fn without_memory_for_the_tables_it_is_refused() {
     let crafted = |words| {
-        let mut crafted = Crafted::new(&Request {
-            memory: 4 * GIB,
-            ..several(K4, MAX, words)
-        });
+        let mut crafted = Crafted::new(&several(K4, MAX, words).memory(4 * GIB));
         // All but two pieces of 7 MiB is in use, and mapped: room for what the kernel keeps of the
         // pages on each side of the hole, but not for 8 MiB of tables.
         let hole = RAM + 2 * GIB;

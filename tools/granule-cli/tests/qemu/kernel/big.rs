@@ -2,18 +2,16 @@
 
 use std::time::Duration;
 
-use granule_cli::{PageSize, Request, Rodata};
+use granule_cli::{PageSize, Rodata};
 
 use crate::kernel::machine::{GIB, ok, sized};
 
 #[test]
 fn half_a_terabyte_in_4k_pages_stays_small_on_the_host() {
     let memory = 512 * GIB;
-    let kernel = ok(&Request {
-        memory,
-        timeout: Duration::from_secs(300),
-        ..sized(PageSize::K4)
-    });
+    let kernel = ok(&sized(PageSize::K4)
+        .memory(memory)
+        .timeout(Duration::from_secs(300)));
     assert_eq!(kernel.mapped(), memory);
     assert_eq!(kernel.leaves(), [(4096, false, memory / 4096)]);
     // One table of level 3 for each 2M, one of level 2 for each GiB or part, two of level 1:
@@ -38,12 +36,10 @@ fn half_a_terabyte_in_4k_pages_stays_small_on_the_host() {
 #[test]
 fn a_bank_of_sixteen_terabytes_in_4k_pages_boots() {
     let memory = 16 << 40;
-    let kernel = ok(&Request {
-        memory,
-        rodata: Some(Rodata::Off),
-        timeout: Duration::from_secs(300),
-        ..sized(PageSize::K4)
-    });
+    let kernel = ok(&sized(PageSize::K4)
+        .memory(memory)
+        .rodata(Rodata::Off)
+        .timeout(Duration::from_secs(300)));
     assert_eq!(kernel.mapped(), memory);
     let free = kernel.number("memory.free_bytes");
     // Each frame has 12 bytes of metadata.

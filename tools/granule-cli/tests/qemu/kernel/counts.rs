@@ -9,13 +9,8 @@ use crate::kernel::machine::{GIB, ok, sized};
 /// The errata that repeat TLBIs are of several CPUs: neoverse-n1 has one, and repeats none on its own.
 #[test]
 fn an_erratum_of_several_cpus_repeats_no_tlbi_of_one() {
-    let [unaffected, affected] = ["cortex-a72", "neoverse-n1"].map(|cpu| {
-        ok(&Request {
-            cpu: cpu.into(),
-            linear_map: Some(LinearMap::Base),
-            ..sized(K4)
-        })
-    });
+    let [unaffected, affected] = ["cortex-a72", "neoverse-n1"]
+        .map(|cpu| ok(&sized(K4).cpu(cpu).linear_map(LinearMap::Base)));
     assert_eq!(affected.texts("errata"), ["neoverse-n1-4193800"]);
     affected.has("linear_map.tlbi", unaffected.number("linear_map.tlbi"));
 }
@@ -121,13 +116,11 @@ fn the_phases_of_a_boot_are_its_whole() {
 fn more_instructions_than_the_counter_has_bits_are_counted_or_not_recorded() {
     let instructions = (1_u64 << 33) + (1 << 20);
     let boot = |cpu: &str, what: &str| {
-        ok(&Request {
-            cpu: cpu.into(),
-            memory: GIB,
-            icount: true,
-            append: Some(format!("granule.test={what}")),
-            ..sized(K64)
-        })
+        ok(&sized(K64)
+            .cpu(cpu)
+            .memory(GIB)
+            .counted()
+            .append(format!("granule.test={what}")))
     };
     // 32 bits with the virtual counter's help, and 64 bits.
     for cpu in ["neoverse-n1", "max"] {
@@ -148,14 +141,13 @@ fn more_instructions_than_the_counter_has_bits_are_counted_or_not_recorded() {
 mod live {
     use granule_cli::{Outcome, PageSize};
 
-    use crate::hooked::saying;
     use crate::kernel::machine::{ends, sized};
 
     #[test]
     fn a_count_that_cannot_be_had_is_refused() {
         // Without -icount the counters of QEMU's TCG do not count instructions.
         let kernel = ends(
-            &saying(sized(PageSize::K4), "granule.count=instructions"),
+            &sized(PageSize::K4).append("granule.count=instructions"),
             Outcome::Refused,
         );
         kernel.fails_with("cannot count instructions");

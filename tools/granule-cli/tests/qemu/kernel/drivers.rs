@@ -1,7 +1,6 @@
 //! Drivers that work with some page sizes only, checked when they are probed.
 
 use granule_cli::PageSize::{self, K4, K16, K64};
-use granule_cli::Request;
 use serde_json::{Value, json};
 
 use crate::kernel::machine::{ok, sized};
@@ -28,11 +27,7 @@ fn a_driver_that_needs_another_page_size_is_left_out_and_the_boot_goes_on() {
     for size in PageSize::ALL {
         for (name, sizes, works) in needs {
             // The second CPU takes the interrupt controller.
-            let kernel = ok(&Request {
-                append: Some(format!("granule.test={name}")),
-                smp: 2,
-                ..sized(size)
-            });
+            let kernel = ok(&sized(size).append(format!("granule.test={name}")).smp(2));
             let works = works.contains(&size);
             let every = "4k,16k,64k";
             let expected = [
@@ -66,11 +61,7 @@ fn a_driver_that_needs_another_page_size_is_left_out_and_the_boot_goes_on() {
 
 #[test]
 fn the_other_interrupt_controller_is_probed_where_it_is_there() {
-    let kernel = ok(&Request {
-        smp: 2,
-        gic: 2,
-        ..sized(K64)
-    });
+    let kernel = ok(&sized(K64).smp(2).gic(2));
     let names: Vec<_> = drivers(&kernel.json).into_iter().map(|one| one.0).collect();
     assert_eq!(names, ["pl011", "gic-v2"]);
 }

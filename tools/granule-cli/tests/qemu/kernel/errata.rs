@@ -1,20 +1,17 @@
 //! Errata: the CPU's own, forced ones, and what they change where TLBIs are issued.
 
+use granule_cli::LinearMap;
 use granule_cli::PageSize::{self, K4, K16, K64};
-use granule_cli::{LinearMap, Request};
 
 use crate::booted::Booted;
-use crate::hooked::on_cpu;
 use crate::kernel::machine::{ok, sized};
 
 /// On QEMU's max, whose MIDR is of no erratum's CPU.
 fn forced(size: PageSize, strategy: LinearMap, names: &str) -> Booted {
-    ok(&Request {
-        cpu: "max".into(),
-        linear_map: Some(strategy),
-        append: Some(format!("arm64.errata={names}")),
-        ..sized(size)
-    })
+    ok(&sized(size)
+        .cpu("max")
+        .linear_map(strategy)
+        .append(format!("arm64.errata={names}")))
 }
 
 #[test]
@@ -75,7 +72,7 @@ fn a_cpus_own_errata_are_found() {
         ("cortex-a72", K4, &[]),
         ("max", K4, &[]),
     ] {
-        let kernel = ok(&on_cpu(sized(size), cpu));
+        let kernel = ok(&sized(size).cpu(cpu));
         assert_eq!(kernel.texts("errata"), errata, "{cpu}");
     }
 }

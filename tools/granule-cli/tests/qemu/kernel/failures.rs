@@ -1,7 +1,7 @@
 //! Reports of failures of a running kernel: panic, exceptions, the stack's end, and time, in
 //! [`live`].
 
-use granule_cli::{Outcome, PageSize, Request};
+use granule_cli::{Outcome, PageSize};
 
 use crate::kernel::machine::{ends, sized};
 
@@ -22,11 +22,7 @@ fn each_way_to_die_has_its_reason() {
                 ),
             ] {
                 let kernel = ends(
-                    &Request {
-                        append: Some(format!("granule.test={what}")),
-                        el,
-                        ..sized(size)
-                    },
+                    &sized(size).append(format!("granule.test={what}")).el(el),
                     Outcome::Panic,
                 );
                 kernel.fails_with(reason);
@@ -41,7 +37,7 @@ fn each_way_to_die_has_its_reason() {
 mod live {
     use std::time::Duration;
 
-    use granule_cli::{Outcome, PageSize, Request};
+    use granule_cli::{Outcome, PageSize};
 
     use crate::kernel::machine::{GIB, ends, sized};
 
@@ -49,11 +45,9 @@ mod live {
     #[test]
     fn a_kernel_that_takes_too_long_is_ended() {
         let kernel = ends(
-            &Request {
-                memory: 512 * GIB,
-                timeout: Duration::from_secs(1),
-                ..sized(PageSize::K4)
-            },
+            &sized(PageSize::K4)
+                .memory(512 * GIB)
+                .timeout(Duration::from_secs(1)),
             Outcome::Timeout,
         );
         kernel.fails_with("no end after 1 s");

@@ -3,14 +3,10 @@
 
 use granule_cli::{Outcome, PageSize, Request};
 
-use crate::hooked::on_cpu;
 use crate::kernel::machine::{ends, fixed_image, ok, request};
 
 fn with(size: PageSize) -> Request {
-    Request {
-        image: Some(fixed_image(size)),
-        ..request()
-    }
+    request().image(fixed_image(size))
 }
 
 /// Bits 2:1 of the Image header's flags: 1 to 3 for 4K to 64K.
@@ -44,10 +40,7 @@ fn another_size_falls_through_with_a_line() {
             .into_iter()
             .find(|other| *other != size)
             .unwrap();
-        let kernel = ok(&Request {
-            page_size: Some(other),
-            ..with(size)
-        });
+        let kernel = ok(&with(size).page_size(other));
         kernel.has("page_size", size.bytes());
         kernel.has("page_size_source", "fallback");
         let (other, size) = (other.word(), size.word());
@@ -65,11 +58,7 @@ fn address_sizes_are_chosen_at_boot() {
             ("max", 52, true),
             ("max,lpa2=off", 48, false),
         ] {
-            let kernel = ok(&Request {
-                cpu: cpu.into(),
-                va_bits: Some(bits),
-                ..with(size)
-            });
+            let kernel = ok(&with(size).cpu(cpu).va_bits(bits));
             kernel.has("va_bits", bits);
             let formats = formats && size != PageSize::K64;
             assert_eq!(kernel.flag("lpa2"), formats, "{size:?} {cpu} {bits}");
@@ -81,12 +70,10 @@ fn address_sizes_are_chosen_at_boot() {
 #[test]
 fn everything_else_is_there_too() {
     for size in PageSize::ALL {
-        let kernel = ok(&Request {
-            cpu: "max".into(),
-            smp: 2,
-            append: Some("granule.bench=permissions:1000".into()),
-            ..with(size)
-        });
+        let kernel = ok(&with(size)
+            .cpu("max")
+            .smp(2)
+            .append("granule.bench=permissions:1000"));
         kernel.has("cpus", 2);
         assert!(kernel.number("bench.page.random.stores") > 0);
     }
@@ -94,7 +81,7 @@ fn everything_else_is_there_too() {
 
 #[test]
 fn a_cpu_without_the_size_is_reported() {
-    let kernel = ends(&on_cpu(with(PageSize::K16), "cortex-a72"), Outcome::Refused);
+    let kernel = ends(&with(PageSize::K16).cpu("cortex-a72"), Outcome::Refused);
     let expected = "none of the page sizes that this kernel was built for";
     kernel.fails_with(expected);
 }

@@ -10,12 +10,7 @@ use crate::kernel::machine::{GIB, MIB, ok, sized};
 const FIXED_IMAGE: &str = "0xffffffff80000000";
 
 fn seeded(size: PageSize, seed: KaslrSeed) -> Booted {
-    ok(&Request {
-        memory: 2 * GIB,
-        icount: true,
-        kaslr_seed: seed,
-        ..sized(size)
-    })
+    ok(&sized(size).memory(2 * GIB).counted().kaslr_seed(seed))
 }
 
 fn address(kernel: &Booted, key: &str) -> u64 {
@@ -80,11 +75,7 @@ fn a_seed_moves_image_and_linear_map_and_changes_no_count() {
 
 #[test]
 fn nokaslr_turns_it_off() {
-    let kernel = ok(&Request {
-        append: Some("nokaslr".into()),
-        kaslr_seed: KaslrSeed::Random,
-        ..sized(K4)
-    });
+    let kernel = ok(&sized(K4).append("nokaslr").kaslr_seed(KaslrSeed::Random));
     kernel.has("kaslr.state", "nokaslr");
     kernel.has("kaslr.image", FIXED_IMAGE);
     kernel.has("kaslr.linear_map", "0xffff000000000000");
@@ -93,12 +84,10 @@ fn nokaslr_turns_it_off() {
 
 #[test]
 fn a_linear_map_without_room_stays() {
-    let kernel = ok(&Request {
-        memory: 24 * GIB,
-        va_bits: Some(36),
-        kaslr_seed: KaslrSeed::Number(7),
-        ..sized(K16)
-    });
+    let kernel = ok(&sized(K16)
+        .memory(24 * GIB)
+        .va_bits(36)
+        .kaslr_seed(KaslrSeed::Number(7)));
     kernel.has("kaslr.linear_map_places", 1);
     kernel.has("kaslr.linear_map", "0xfffffff000000000");
     assert_ne!(kernel.text("kaslr.image"), FIXED_IMAGE);

@@ -13,12 +13,7 @@ use crate::kernel::trees::Crafted;
 #[test]
 fn more_ram_than_36_bits_can_map() {
     for size in PageSize::ALL {
-        let kernel = ok(&Request {
-            memory: 64 * GIB,
-            va_bits: Some(36),
-            rodata: Some(Rodata::Off),
-            ..sized(size)
-        });
+        let kernel = ok(&sized(size).memory(64 * GIB).va_bits(36).rodata(Rodata::Off));
         // The linear map has half of the kernel's 2^36 bytes.
         assert_eq!(kernel.mapped(), 32 * GIB, "{size:?}");
         kernel.has("linear_map.ram_bytes", 32 * GIB);
@@ -50,12 +45,7 @@ fn the_image_may_lie_in_ram_that_is_left_out() {
 fn ram_just_fits_39_bits() {
     // Half of 2^39 bytes; with the largest leaves the map begins below RAM, so a little less RAM
     // would be left out if that were not given up for a full map.
-    let kernel = ok(&Request {
-        memory: 256 * GIB,
-        va_bits: Some(39),
-        rodata: Some(Rodata::Off),
-        ..sized(K4)
-    });
+    let kernel = ok(&sized(K4).memory(256 * GIB).va_bits(39).rodata(Rodata::Off));
     assert_eq!(kernel.mapped(), 256 * GIB);
     assert_eq!(kernel.leaves(), [(GIB, false, 256)]);
     kernel.does_not_print("left out");
@@ -66,11 +56,7 @@ fn ram_just_fits_39_bits() {
 fn a_bank_beyond_the_cpus_physical_addresses_is_left_out() {
     for (cpu, bits) in [("cortex-a53", 40), ("cortex-a72", 44)] {
         let limit = 1u64 << bits;
-        let mut tree = Crafted::new(&Request {
-            cpu: cpu.into(),
-            memory: GIB,
-            ..sized(K4)
-        });
+        let mut tree = Crafted::new(&sized(K4).cpu(cpu).memory(GIB));
         let kernel = tree.banks(&[(RAM, GIB), (limit, GIB)]).ok();
         assert_eq!(kernel.mapped(), GIB, "{cpu}");
         kernel.has("linear_map.ram_bytes", GIB);

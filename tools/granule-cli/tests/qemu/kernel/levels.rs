@@ -1,9 +1,8 @@
 //! Every VA size that each page size has, and the levels and formats that come of it.
 
 use granule_cli::PageSize::{self, K4, K16, K64};
-use granule_cli::{Request, Rodata};
+use granule_cli::Rodata;
 
-use crate::hooked::on_cpu;
 use crate::kernel::machine::{GIB, RAM, ok, sized};
 use crate::kernel::reference::{Reference, levels, range};
 
@@ -13,12 +12,7 @@ const VA_BITS: [u8; 6] = [36, 39, 42, 47, 48, 52];
 fn all_va_sizes_on_a_cpu_with_52_bits() {
     for size in PageSize::ALL {
         for bits in VA_BITS {
-            let kernel = ok(&Request {
-                cpu: "max".into(),
-                va_bits: Some(bits),
-                rodata: Some(Rodata::Off),
-                ..sized(size)
-            });
+            let kernel = ok(&sized(size).cpu("max").va_bits(bits).rodata(Rodata::Off));
             let expected = levels(size, bits.into());
             kernel.has("va_bits", bits);
             kernel.has("levels", expected);
@@ -51,10 +45,7 @@ fn va_sizes_on_a_cpu_with_48_bits() {
         (K64, 36),
         (K64, 42),
     ] {
-        let kernel = ok(&Request {
-            va_bits: Some(bits),
-            ..sized(size)
-        });
+        let kernel = ok(&sized(size).va_bits(bits));
         let expected = levels(size, bits.into());
         kernel.has("levels", expected);
         kernel.has("pa_bits", 48);
@@ -75,7 +66,7 @@ fn physical_bits_are_the_cpus() {
         ("cortex-a76", 40),
         ("neoverse-n1", 48),
     ] {
-        let kernel = ok(&on_cpu(sized(K64), cpu));
+        let kernel = ok(&sized(K64).cpu(cpu));
         kernel.has("pa_bits", bits);
     }
 }

@@ -28,19 +28,12 @@ const BOOT_STACK_ROOM: u64 = 12 << 10;
 
 /// A machine like most here: 4 GiB, neoverse-n1 (all page sizes, 48 bits, VHE), at EL2.
 pub(crate) fn request() -> Request {
-    Request {
-        image: Some(image()),
-        cpu: "neoverse-n1".into(),
-        ..Request::default()
-    }
+    Request::default().image(image()).cpu("neoverse-n1")
 }
 
 /// The same with a requested page size.
 pub(crate) fn sized(size: PageSize) -> Request {
-    Request {
-        page_size: Some(size),
-        ..request()
-    }
+    request().page_size(size)
 }
 
 /// Boots what must end well, having looked at all that holds for any such boot.

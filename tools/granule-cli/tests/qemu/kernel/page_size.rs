@@ -4,7 +4,6 @@ use granule_cli::PageSize::{self, K4, K16, K64};
 use granule_cli::Request;
 
 use crate::booted::Booted;
-use crate::hooked::{on_cpu, saying};
 use crate::image::built;
 use crate::kernel::machine::{ok, request, sized};
 use crate::kernel::trees::Crafted;
@@ -18,7 +17,7 @@ fn assert_choice(kernel: &Booted, size: PageSize, source: &str) {
 #[test]
 fn nobody_asks_and_the_smallest_is_taken() {
     for cpu in ["cortex-a53", "cortex-a76", "max"] {
-        let kernel = ok(&on_cpu(request(), cpu));
+        let kernel = ok(&request().cpu(cpu));
         assert_choice(&kernel, K4, "fallback");
         kernel.has("va_bits", 48);
     }
@@ -26,10 +25,7 @@ fn nobody_asks_and_the_smallest_is_taken() {
 
 #[test]
 fn the_last_word_on_the_command_line_counts() {
-    let kernel = ok(&saying(
-        sized(K16),
-        "arm64.pagesize=64k quiet -- arm64.pagesize=4k",
-    ));
+    let kernel = ok(&sized(K16).append("arm64.pagesize=64k quiet -- arm64.pagesize=4k"));
     assert_choice(&kernel, K64, "command-line");
 }
 
@@ -46,11 +42,8 @@ fn machine(compatible: &str, request: &Request) -> Booted {
 
 #[test]
 fn the_machine_prefers_and_forbids() {
-    let a76 = on_cpu(request(), "cortex-a76");
-    let with = |size| Request {
-        page_size: Some(size),
-        ..a76.clone()
-    };
+    let a76 = request().cpu("cortex-a76");
+    let with = |size| a76.clone().page_size(size);
     assert_choice(&machine("apple,t8103", &a76), K16, "machine-table");
     assert_choice(&machine("apple,t7000", &a76), K4, "machine-table");
     assert_choice(&machine("linux,dummy-virt", &a76), K4, "fallback");
@@ -63,7 +56,7 @@ fn the_machine_prefers_and_forbids() {
     assert_choice(&kernel, K64, "command-line");
 
     // A CPU without the size that is preferred, and a machine without the one that is left.
-    let kernel = machine("apple,t8103", &on_cpu(request(), "cortex-a72"));
+    let kernel = machine("apple,t8103", &request().cpu("cortex-a72"));
     assert_choice(&kernel, K64, "fallback");
     kernel.prints("page size 16k ignored: this CPU does not have it");
 }
@@ -71,7 +64,7 @@ fn the_machine_prefers_and_forbids() {
 #[test]
 fn a_size_that_the_cpu_lacks_falls_through() {
     for cpu in ["cortex-a53", "cortex-a72"] {
-        let kernel = ok(&on_cpu(sized(K16), cpu));
+        let kernel = ok(&sized(K16).cpu(cpu));
         assert_choice(&kernel, K4, "fallback");
         kernel.prints("command line: page size 16k ignored: this CPU does not have it");
     }
@@ -80,7 +73,7 @@ fn a_size_that_the_cpu_lacks_falls_through() {
 #[test]
 fn a_garbled_size_falls_through() {
     for text in ["5k", "4", "4kk", "=4k", "0x1000", "\u{7f}"] {
-        let kernel = ok(&saying(request(), &format!("arm64.pagesize={text}")));
+        let kernel = ok(&request().append(format!("arm64.pagesize={text}")));
         assert_choice(&kernel, K4, "fallback");
         kernel.prints("ignored: expected 4k, 16k or 64k");
     }
@@ -97,7 +90,7 @@ fn va_bits_that_cannot_be_had_fall_through() {
         ("max", K4, "99999999999", expected),
     ] {
         let words = format!("arm64.vabits={bits}");
-        let kernel = ok(&on_cpu(saying(sized(size), &words), cpu));
+        let kernel = ok(&sized(size).append(&words).cpu(cpu));
         kernel.has("va_bits", 48);
         kernel.prints(&format!("{words} ignored: {why}"));
     }
@@ -114,13 +107,10 @@ fn the_build_has_a_default() {
     };
     assert_choice(&ok(&own), K16, "build-default");
     for size in PageSize::ALL {
-        let asked = Request {
-            page_size: Some(size),
-            ..own.clone()
-        };
+        let asked = own.clone().page_size(size);
         assert_choice(&ok(&asked), size, "command-line");
     }
-    let lacking = on_cpu(own.clone(), "cortex-a72");
+    let lacking = own.clone().cpu("cortex-a72");
     let kernel = ok(&lacking);
     assert_choice(&kernel, K4, "fallback");
     kernel.prints("build default: page size 16k ignored: this CPU does not have it");

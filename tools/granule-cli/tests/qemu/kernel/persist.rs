@@ -78,11 +78,9 @@ fn an_area_that_cannot_be_used_is_reported_and_the_boot_goes_on() {
         ("0x40200000,0x1000", "something else lies there"),
         ("0x80000000,0x1000", "not lie in RAM"),
     ] {
-        let kernel = ok(&Request {
-            memory: 256 * MIB,
-            append: Some(format!("granule.persist={area}")),
-            ..sized(K16)
-        });
+        let kernel = ok(&sized(K16)
+            .memory(256 * MIB)
+            .append(format!("granule.persist={area}")));
         let line = format!("granule: granule.persist={area}: ");
         let printed = kernel.console.lines().find(|one| one.contains(&line));
         assert!(printed.unwrap().contains(why), "{printed:?}");

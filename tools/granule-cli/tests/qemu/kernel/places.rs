@@ -3,7 +3,6 @@
 
 use granule_cli::{PageSize, Request};
 
-use crate::hooked::saying;
 use crate::kernel::machine::{GIB, IMAGE, MIB, RAM, ok, sized};
 use crate::kernel::reference::{Reference, range};
 
@@ -33,11 +32,7 @@ fn el1_and_el2_with_and_without_vhe() {
     // ID_AA64MMFR1_EL1.VH of QEMU's models: the A72 has none.
     for (cpu, vhe) in [("cortex-a72", false), ("neoverse-n1", true), ("max", true)] {
         for el in [1, 2] {
-            let kernel = ok(&Request {
-                cpu: cpu.into(),
-                el,
-                ..sized(granule_cli::PageSize::K64)
-            });
+            let kernel = ok(&sized(granule_cli::PageSize::K64).cpu(cpu).el(el));
             let stays = vhe && el == 2;
             kernel.has("entry_el", el);
             kernel.has("run_el", if stays { 2 } else { 1 });
@@ -48,16 +43,13 @@ fn el1_and_el2_with_and_without_vhe() {
 
 #[test]
 fn several_cpus_are_harmless() {
-    let kernel = ok(&Request {
-        smp: 4,
-        ..sized(granule_cli::PageSize::K16)
-    });
+    let kernel = ok(&sized(granule_cli::PageSize::K16).smp(4));
     assert_eq!(kernel.mapped(), 4 * GIB);
 }
 
 /// The kernel's own `memcpy`, which runs with the MMU off too: 201 lengths, from and to eight alignments.
 #[test]
 fn copies_are_right_and_make_no_unaligned_access() {
-    let kernel = ok(&saying(sized(PageSize::K4), "granule.test=copies"));
+    let kernel = ok(&sized(PageSize::K4).append("granule.test=copies"));
     kernel.prints("granule: 12864 copies are right");
 }

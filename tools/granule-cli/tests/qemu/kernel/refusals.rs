@@ -7,7 +7,6 @@ use granule_cli::boot::tree;
 use granule_cli::{Outcome, Request};
 
 use crate::booted::Booted;
-use crate::hooked::saying;
 use crate::kernel::machine::{GIB, IMAGE, MIB, RAM, ends, ok, request, sized};
 use crate::kernel::trees::{Crafted, cells, with_tree};
 
@@ -204,19 +203,10 @@ fn ram_that_is_too_small_for_its_tables() {
 
 #[test]
 fn the_least_ram_that_qemu_can_load_an_image_into() {
-    let kernel = ends(
-        &Request {
-            memory: 4 * MIB,
-            ..request()
-        },
-        Outcome::Refused,
-    );
+    let kernel = ends(&request().memory(4 * MIB), Outcome::Refused);
     assert_reason(&kernel, "QEMU: ");
     for size in PageSize::ALL {
-        let kernel = ok(&Request {
-            memory: 8 * MIB,
-            ..sized(size)
-        });
+        let kernel = ok(&sized(size).memory(8 * MIB));
         assert_eq!(kernel.mapped(), 8 * MIB);
     }
 }
@@ -272,7 +262,7 @@ fn words_that_are_not_understood_are_reported_and_passed_over() {
             "granule.test=kexec:filp@3: expected kernel, initrd, tree, flip",
         ),
     ] {
-        let kernel = ok(&saying(sized(K64), words));
+        let kernel = ok(&sized(K64).append(words));
         kernel.prints(line);
         kernel.has("linear_map.rodata", "on");
         kernel.has("linear_map.strategy", "direct");
@@ -281,6 +271,6 @@ fn words_that_are_not_understood_are_reported_and_passed_over() {
 
 #[test]
 fn a_command_line_that_is_too_long_is_reported() {
-    let kernel = ok(&saying(sized(K16), &"x".repeat(3000)));
+    let kernel = ok(&sized(K16).append("x".repeat(3000)));
     kernel.prints("only 2048 are read");
 }

@@ -1,7 +1,7 @@
 //! `rodata=`: what of the linear map is read-only, and which leaves that leaves room for.
 
 use granule_cli::cost::job::MOST_IMAGE_BYTES;
-use granule_cli::{LinearMap, PageSize, Request, Rodata};
+use granule_cli::{LinearMap, PageSize, Rodata};
 
 use crate::booted::Booted;
 use crate::kernel::machine::{GIB, IMAGE, RAM, ok, sized};
@@ -10,11 +10,7 @@ use crate::kernel::reference::{Reference, range};
 const END: u64 = RAM + 4 * GIB;
 
 fn boot(size: PageSize, rodata: Rodata, linear_map: LinearMap) -> Booted {
-    ok(&Request {
-        rodata: Some(rodata),
-        linear_map: Some(linear_map),
-        ..sized(size)
-    })
+    ok(&sized(size).rodata(rodata).linear_map(linear_map))
 }
 
 /// Text and constants are whole 64K pages, so one number serves every page size.

@@ -1,17 +1,15 @@
 //! The self-check works: one leaf is made wrong, and the check must report it.
 
-use granule_cli::{Outcome, PageSize, Request, Rodata};
+use granule_cli::{Outcome, PageSize, Rodata};
 
 use crate::booted::Booted;
 use crate::kernel::machine::{ends, ok, sized};
 
 fn corrupted(what: &str, size: PageSize, rodata: Rodata) -> Booted {
     ends(
-        &Request {
-            append: Some(format!("granule.test=corrupt-{what}")),
-            rodata: Some(rodata),
-            ..sized(size)
-        },
+        &sized(size)
+            .append(format!("granule.test=corrupt-{what}"))
+            .rodata(rodata),
         Outcome::SelfCheckFailed,
     )
 }
@@ -94,11 +92,7 @@ fn the_self_check_reports_exactly_what_it_checked() {
 #[test]
 fn the_word_sets_the_extent_of_the_check() {
     for size in PageSize::ALL {
-        let with = |words: &str| Request {
-            append: Some(words.into()),
-            rodata: Some(Rodata::On),
-            ..sized(size)
-        };
+        let with = |words: &str| sized(size).append(words).rodata(Rodata::On);
         let wrong = "granule.selfcheck=sample granule.test=corrupt-sampled";
         let kernel = ends(&with(wrong), Outcome::SelfCheckFailed);
         kernel.fails_with("is not planned");

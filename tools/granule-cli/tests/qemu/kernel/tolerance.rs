@@ -9,7 +9,6 @@ use granule_cli::{Outcome, Request, Rodata};
 use granule_testing::text::assert_ends_with;
 
 use crate::booted::Booted;
-use crate::hooked::saying;
 use crate::kernel::machine::{GIB, IMAGE, MIB, RAM, ends, ok, request, sized};
 use crate::kernel::trees::{Crafted, cells, with_tree};
 
@@ -17,16 +16,12 @@ const UART: &str = "/pl011@9000000";
 
 /// The machine with more words for the kernel.
 fn with_words(words: &str) -> Crafted {
-    Crafted::new(&saying(request(), words))
+    Crafted::new(&request().append(words))
 }
 
 /// One GiB, in which nothing is read-only, so that each bank is one piece.
 fn one_gib(size: PageSize) -> Crafted {
-    Crafted::new(&Request {
-        rodata: Some(Rodata::Off),
-        memory: GIB,
-        ..sized(size)
-    })
+    Crafted::new(&sized(size).rodata(Rodata::Off).memory(GIB))
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The arrival of the next kernel: the facts that it gets, its own checks, and the cost of the way.
 
-use granule_cli::{Outcome, PageSize, Request};
+use granule_cli::{Outcome, PageSize};
 
 use crate::kexec::chain::{HopRecord, How, goes_through, machine, number, records};
 use crate::kexec::machine::{NEXT, archive, ends};
@@ -22,10 +22,7 @@ fn the_way_takes_few_instructions() {
             copy,
             uncached: false,
         };
-        let request = Request {
-            icount: true,
-            ..machine(1, 2, 3, "neoverse-n1")
-        };
+        let request = machine(1, 2, 3, "neoverse-n1").counted();
         // This CPU has 16K pages, too.
         let recorded = goes_through(&sizes, &request, how, "");
         for one in &recorded[1..] {

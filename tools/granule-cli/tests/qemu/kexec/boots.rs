@@ -11,7 +11,6 @@ use test_case::test_case;
 
 use crate::boot::guests;
 use crate::booted::Booted;
-use crate::hooked::saying;
 use crate::image::{built, image};
 use crate::kernel::machine::{MIB, RAM};
 use crate::kernel::trees::{Crafted, cells};
@@ -61,10 +60,7 @@ fn arrived(ran: &Booted, from: PageSize, to: PageSize) {
 #[test_case(K64)]
 fn from_one_into_every_page_size(size: PageSize) {
     for (to, (cpus, el)) in PageSize::ALL.into_iter().zip([(1, 2), (2, 1), (4, 2)]) {
-        let first = Request {
-            el,
-            ..machine(size, cpus)
-        };
+        let first = machine(size, cpus).el(el);
         let ran = boots(&into(to, first, |_| ()), Outcome::Ok);
         arrived(&ran, size, to);
         // The machine has plenty of room.
@@ -91,10 +87,7 @@ fn everything_can_be_copied_with_the_mmu_on_or_off() {
 #[test]
 fn with_icount_the_relocation_is_counted() {
     let counted = |copy| {
-        let first = Request {
-            icount: true,
-            ..machine(K4, 1)
-        };
+        let first = machine(K4, 1).counted();
         let request = into(K16, first, |kexec| kexec.copy = copy);
         let ran = boots(&request, Outcome::Ok);
         arrived(&ran, K4, K16);
@@ -192,10 +185,7 @@ fn a_next_kernel_that_parks_without_a_word_is_reported_with_its_reason() {
 #[test]
 fn a_next_kernel_of_others_may_print_what_it_likes() {
     for (size, el) in [(K4, 2), (K16, 1), (K64, 2)] {
-        let machine = Request {
-            el,
-            ..machine(size, 2)
-        };
+        let machine = machine(size, 2).el(el);
         let next = file(&guests::prints("another kernel\n", el));
         let ran = boots(&for_image(next.path(), machine.clone()), Outcome::Ok);
         ran.prints_line("another kernel");
@@ -239,7 +229,7 @@ fn a_kernel_that_was_left_for_leaves_in_its_turn() {
 /// Memory that is handed over is stamped with the page size of who wrote it.
 #[test]
 fn handed_over_data_is_read_under_another_page_size() {
-    let first = saying(machine(K4, 1), "granule.persist=0x4f000000,0x1000");
+    let first = machine(K4, 1).append("granule.persist=0x4f000000,0x1000");
     let ran = boots(&into(K64, first, |_| ()), Outcome::Ok);
     arrived(&ran, K4, K64);
     ran.has("boots.0.persist.boots", 1);
@@ -286,10 +276,7 @@ fn memory_that_another_kernel_keeps_is_kept_by_the_next_kernel() {
     let usable = cells(&[(RAM, 384 * MIB)]);
     tree.set("/chosen", "linux,usable-memory-range", usable);
     let (request, _files) = tree.request();
-    let request = Request {
-        initrd: Some(disk.path().to_owned()),
-        ..request
-    };
+    let request = request.initrd(disk.path().to_owned());
     let ran = boots(&request, Outcome::Ok);
     let line = format!(
         "linux,usable-memory-range leaves {} bytes of RAM",

@@ -8,7 +8,6 @@ use granule_kexec::Digest;
 use serde_json::{Value, json};
 
 use crate::booted::Booted;
-use crate::hooked::saying;
 use crate::image::image;
 use crate::kexec::machine::{NEXT, ends, program};
 
@@ -210,13 +209,11 @@ fn arrived(
 
 /// A request of 512 MiB.
 pub(crate) fn machine(cpus: u32, el: u8, gic: u8, cpu: &str) -> Request {
-    Request {
-        el,
-        gic,
-        cpu: cpu.into(),
-        timeout: std::time::Duration::from_secs(60),
-        ..crate::kexec::machine::machine(PageSize::ALL[0], cpus)
-    }
+    crate::kexec::machine::machine(PageSize::ALL[0], cpus)
+        .el(el)
+        .gic(gic)
+        .cpu(cpu)
+        .timeout(std::time::Duration::from_secs(60))
 }
 
 /// Boots with an archive whose first process is the program for tests of user space, which has the
@@ -229,6 +226,6 @@ pub(crate) fn program_does(request: &Request, words: &str, outcome: Outcome) -> 
         .directory("/boot")
         .file(NEXT, &std::fs::read(image()).unwrap());
     let append = request.append.clone().unwrap_or_default();
-    let request = saying(request.clone(), &format!("{append} -- {words}"));
+    let request = request.clone().append(format!("{append} -- {words}"));
     ends(&request, archive, outcome)
 }

@@ -1,13 +1,12 @@
 //! The way out of a kernel: from each page size into each, on every kind of machine; tasks stand
 //! still, CPUs go off, devices fall silent; and a refusal at the last moment leaves all as it was.
 
+use granule_cli::Outcome;
 use granule_cli::PageSize::{self, K4, K16, K64};
-use granule_cli::{Outcome, Request};
 
 use test_case::test_case;
 
 use crate::booted::Booted;
-use crate::hooked::saying;
 use crate::kexec::chain::{How, every_pair, goes_through, machine, program_does, records};
 use crate::kexec::machine::{NEXT, archive, ends};
 
@@ -54,10 +53,7 @@ fn on(el: u8, gic: u8, cpu: &str, ways: &[(How, u32)]) {
 fn while_other_processes_run_fork_and_sleep() {
     // One that computes on the only CPU leaves it to nobody by itself, as nobody waits for it.
     for (cpus, size, others) in [(1, K4, 1), (1, K64, 10), (2, K4, 10), (4, K16, 10)] {
-        let request = Request {
-            page_size: Some(size),
-            ..machine(cpus, 2, 3, "max")
-        };
+        let request = machine(cpus, 2, 3, "max").page_size(size);
         let ran = program_does(&request, &format!("kexec-busy {others} 0 0"), Outcome::Ok);
         let recorded = records(&ran);
         assert_eq!(recorded.len(), 2, "{}", ran.console);
@@ -98,11 +94,9 @@ fn numbers<const N: usize>(ran: &Booted, words: [&str; N]) -> [usize; N] {
 fn of_several_requests_at_once_one_is_verified() {
     let mut all_busy = 0;
     for (cpus, size) in [(2, K4), (4, K64)] {
-        let request = Request {
-            page_size: Some(size),
-            append: Some("granule.test=kexec:loosen@1".into()),
-            ..machine(cpus, 2, 3, "max")
-        };
+        let request = machine(cpus, 2, 3, "max")
+            .page_size(size)
+            .append("granule.test=kexec:loosen@1");
         let ran = program_does(&request, "kexec-crowd 4 15", Outcome::Ok);
         let [served, busy] = numbers(&ran, ["served", "busy"]);
         assert_eq!(served + busy, 4 * 15 + 1);
@@ -130,10 +124,7 @@ fn of_several_requests_at_once_one_is_verified() {
 /// on all CPUs as before.
 #[track_caller]
 fn stays(cpus: u32, gic: u8, test: &str, error: u32, line: &str) -> Booted {
-    let request = saying(
-        machine(cpus, 2, gic, "max"),
-        &format!("granule.test=kexec:{test}"),
-    );
+    let request = machine(cpus, 2, gic, "max").append(format!("granule.test=kexec:{test}"));
     let words = format!("kexec-busy 9 {error} {cpus}");
     let ran = program_does(&request, &words, Outcome::Ok);
     ran.prints_line("stayed");
@@ -195,7 +186,7 @@ fn nothing_loaded_is_nothing_to_leave_for() {
 /// One that waits in this kernel's memory would run what is written there.
 #[test]
 fn a_cpu_that_is_parked_is_not_left_behind() {
-    let request = saying(machine(3, 2, 3, "max"), "arm64.fake_cpu=1:parange=0");
+    let request = machine(3, 2, 3, "max").append("arm64.fake_cpu=1:parange=0");
     let ran = program_does(&request, "kexec-busy 3 16 2", Outcome::Ok);
     ran.prints_line("stayed");
     let line = "granule: kexec refused: CPU 1 (MPIDR 0x1) cannot be switched off: it waits in this kernel's memory";
@@ -213,7 +204,7 @@ fn what_was_left_on_in_the_cpu_is_turned_off() {
             } else {
                 ""
             };
-            let request = saying(machine(1, el, 3, "max"), words);
+            let request = machine(1, el, 3, "max").append(words);
             let ran = program_does(&request, "kexec-busy 1 0 0", Outcome::Ok);
             for name in lines {
                 let line = format!("granule: {name} was left on; turned off");

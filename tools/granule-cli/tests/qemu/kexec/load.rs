@@ -4,7 +4,6 @@ use granule_cli::PageSize::{self, K4, K16, K64};
 use granule_cli::{Outcome, Request};
 
 use crate::booted::Booted;
-use crate::hooked::saying;
 use crate::image::image;
 use crate::kexec::machine::{NEXT, archive, ends, machine};
 
@@ -111,10 +110,7 @@ fn segments_lie_where_they_are_to_be_and_nothing_is_to_be_copied() {
     let word = |at: usize| u64::from_le_bytes(image[at..at + 8].try_into().unwrap());
     let (offset, memory) = (word(8), word(16));
     for (size, cpus, el) in [(K4, 1, 2), (K16, 4, 1), (K64, 2, 2)] {
-        let request = Request {
-            el,
-            ..machine(size, cpus)
-        };
+        let request = machine(size, cpus).el(el);
         let lines = format!("load {NEXT} --initrd /init --append quiet\nstatus\nunload\nstatus\n");
         let [status, none] = &loads(&request, &lines)[..] else {
             panic!("not two statuses");
@@ -212,10 +208,7 @@ fn a_place_that_is_partly_free_is_used() {
 #[test]
 fn memory_that_becomes_free_meanwhile_is_not_in_the_way() {
     for (index, size) in PageSize::ALL.into_iter().enumerate() {
-        let request = saying(
-            machine(size, 1 + index as u32),
-            "granule.test=kexec:frees@64",
-        );
+        let request = machine(size, 1 + index as u32).append("granule.test=kexec:frees@64");
         let lines = format!(
             "load {NEXT} --initrd /init\nstatus\nload {NEXT} --initrd /init --copy\nstatus\n"
         );
@@ -275,7 +268,7 @@ fn the_last_one_that_is_loaded_counts() {
 fn memory_that_is_handed_over_is_read_by_the_next_kernel() {
     for (from, to) in [(0, 1), (1, 2), (2, 0)] {
         let (from, to) = (PageSize::ALL[from], PageSize::ALL[to]);
-        let request = saying(machine(from, 1), "granule.persist=0x4f000000,0x1000");
+        let request = machine(from, 1).append("granule.persist=0x4f000000,0x1000");
         let lines = format!("load {NEXT} --append arm64.pagesize={}\nexec\n", to.word());
         let ran = ends(&request, archive(&lines), Outcome::Ok);
         ran.has("kexec.to_page_size", to.bytes());

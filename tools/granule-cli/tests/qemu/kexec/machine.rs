@@ -15,13 +15,11 @@ pub(crate) fn program() -> Vec<u8> {
 
 /// A machine of 512 MiB with so many CPUs and pages of that size.
 pub(crate) fn machine(size: PageSize, cpus: u32) -> Request {
-    Request {
-        image: Some(image()),
-        memory: 512 << 20,
-        smp: cpus,
-        page_size: Some(size),
-        ..Request::default()
-    }
+    Request::default()
+        .image(image())
+        .memory(512 << 20)
+        .smp(cpus)
+        .page_size(size)
 }
 
 /// An archive whose first process does these lines of `/etc/kexec`; this kernel's own image is at

@@ -10,7 +10,6 @@ use tempfile::NamedTempFile;
 use test_case::test_case;
 
 use crate::booted::Booted;
-use crate::hooked::saying;
 use crate::image::built;
 use crate::kexec::machine::{boots, machine};
 
@@ -157,11 +156,9 @@ fn every_way_out_hands_over_the_bytes_and_nothing_else(place: usize) {
     let (kernel, initrd) = (image(1_234_567, 0), noise(3 << 20, 7));
     for index in 0..6 {
         let (cpu, el) = LEVELS[index % 3];
-        let request = Request {
-            cpu: cpu.into(),
-            el,
-            ..machine(PageSize::ALL[place], [1, 4][index / 3])
-        };
+        let request = machine(PageSize::ALL[place], [1, 4][index / 3])
+            .cpu(cpu)
+            .el(el);
         let way = WAYS[(index + place) % 4];
         witnessed(request, &kernel, Some(&initrd), way);
     }
@@ -213,10 +210,7 @@ fn without_an_initramfs_none_is_reported() {
 fn a_large_initramfs_arrives_whole() {
     let initrd = noise((100 << 20) + 13, 11);
     for (size, way) in PageSize::ALL.into_iter().zip(WAYS) {
-        let request = Request {
-            memory: 1 << 30,
-            ..machine(size, 4)
-        };
+        let request = machine(size, 4).memory(1 << 30);
         witnessed(request, &image(0, 0), Some(&initrd), way);
     }
 }
@@ -240,10 +234,7 @@ fn a_byte_that_is_not_the_one_that_was_loaded_is_seen() {
             // Among what the tree has at its end, which are names of properties.
             (second + 2000, "the device tree"),
         ] {
-            let request = saying(
-                machine(size, 1),
-                &format!("granule.test=kexec:decay@{byte}"),
-            );
+            let request = machine(size, 1).append(format!("granule.test=kexec:decay@{byte}"));
             let way = way(true, index == 1);
             let paths = (kernel_file.path(), Some(initrd_file.path()));
             let request = leaving(request, paths.0, paths.1, way);

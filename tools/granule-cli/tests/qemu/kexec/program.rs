@@ -3,7 +3,6 @@
 use granule_cli::PageSize::{self, K4, K16, K64};
 use granule_cli::{Initramfs, Outcome};
 
-use crate::hooked::saying;
 use crate::kexec::machine::{NEXT, archive, bare, ends, machine, program};
 
 /// Inputs that end the program with 1, and the line that it prints.
@@ -65,7 +64,7 @@ fn a_loaded_kernel_is_listed_and_unloaded() {
 /// Its words may also come as arguments.
 #[test]
 fn arguments_are_a_command() {
-    let with = |words: &str| saying(machine(K16, 1), &format!("-- {words}"));
+    let with = |words: &str| machine(K16, 1).append(format!("-- {words}"));
     let nothing = "not a command";
     let ran = ends(&with("status"), bare(nothing), Outcome::Ok);
     ran.prints_line("loaded 0");

@@ -14,7 +14,7 @@ use granule_cli::boot::tree;
 use granule_cli::{Initramfs, Outcome, Request};
 
 use crate::booted::Booted;
-use crate::hooked::{on_cpu, saying, test_image};
+use crate::hooked::test_image;
 use crate::image::{built, image};
 use crate::kexec::machine::{ends, machine};
 
@@ -41,7 +41,7 @@ fn tests_behind(bytes: usize, image: &Path) -> Initramfs {
 #[track_caller]
 fn does(request: &Request, archive: Initramfs, words: &str, line: &str) -> Booted {
     let append = request.append.clone().unwrap_or_default();
-    let request = saying(request.clone(), &format!("{append} -- {words}"));
+    let request = request.clone().append(format!("{append} -- {words}"));
     let ran = ends(&request, archive, Outcome::Ok);
     ran.prints_line(line);
     ran.frames_came_back();
@@ -158,10 +158,7 @@ const TIMES: usize = 4;
 fn an_image_for_another_machine_is_refused_and_changes_nothing() {
     for (index, size) in PageSize::ALL.into_iter().enumerate() {
         let (archive, words) = with(&wrong());
-        let request = Request {
-            el: 1 + (index % 2) as u8,
-            ..machine(size, 1 + index as u32)
-        };
+        let request = machine(size, 1 + index as u32).el(1 + (index % 2) as u8);
         let ran = does(&request, archive, &words, "refused");
         for one in wrong() {
             refuses(&ran, one.words, TIMES);
@@ -181,7 +178,7 @@ fn an_image_for_a_page_size_that_the_cpu_lacks_is_refused() {
     }];
     for (cpu, refused) in [("cortex-a53", true), ("max", false)] {
         let (archive, words) = with(&wrong);
-        let request = on_cpu(machine(K4, 1), cpu);
+        let request = machine(K4, 1).cpu(cpu);
         if refused {
             let ran = does(&request, archive, &words, "refused");
             refuses(&ran, wrong[0].words, TIMES);
@@ -309,10 +306,9 @@ fn places_that_cannot_be_are_refused() {
             "0x4f000000..0x4f001000 is reserved",
         ),
     ] {
-        let request = saying(
-            machine(size, 1),
-            &format!("granule.persist=0x4f000000,0x1000 granule.test=kexec:{places}"),
-        );
+        let request = machine(size, 1).append(format!(
+            "granule.persist=0x4f000000,0x1000 granule.test=kexec:{places}"
+        ));
         let program = std::fs::read(built("granule-kexec", "cargo xtask user")).unwrap();
         let lines = "load /boot/Image --initrd /init\nstatus\n";
         let archive = tests()
@@ -332,7 +328,7 @@ fn places_that_cannot_be_are_refused() {
 #[test]
 fn memory_may_run_out_at_every_allocation_of_loading() {
     for (size, cpus) in [(K4, 1), (K16, 2), (K64, 1)] {
-        let request = saying(machine(size, cpus), "granule.test=alloc-failure");
+        let request = machine(size, cpus).append("granule.test=alloc-failure");
         let ran = does(&request, tests(), "kexec-alloc-failure", "short");
         for what in [
             "command line",
@@ -367,10 +363,8 @@ fn a_list_that_changed_is_not_followed() {
     .into_iter()
     .enumerate()
     {
-        let request = saying(
-            machine(PageSize::ALL[index % 3], 1 + index as u32 % 2),
-            &format!("granule.test=kexec:flip@{bit}"),
-        );
+        let request = machine(PageSize::ALL[index % 3], 1 + index as u32 % 2)
+            .append(format!("granule.test=kexec:flip@{bit}"));
         let ran = does(&request, tests(), "kexec-corrupted", "corrupted");
         refuses(&ran, "no next kernel is loaded", 1);
         refuses(&ran, "the list of what is to be relocated", 4);
@@ -449,7 +443,7 @@ fn memory_that_firmware_has_reserved_is_not_overwritten() {
         // Beside them.
         ("kernel@0x50200000,initrd@0x52001000,tree@0x53fe0000", ""),
     ] {
-        let request = saying(machine(K4, 1), &format!("granule.test=kexec:{place}"));
+        let request = machine(K4, 1).append(format!("granule.test=kexec:{place}"));
         let files = tempfile::tempdir().unwrap();
         let dtb = files.path().join("dtb");
         std::fs::write(&dtb, reserving(&request, initrd.clone())).unwrap();
@@ -477,18 +471,16 @@ fn memory_that_firmware_has_reserved_is_not_overwritten() {
 #[test]
 fn memory_in_pieces_is_enough_and_may_run_out() {
     for size in [K4, K16] {
-        let request = Request {
-            memory: 128 << 20,
-            append: Some("granule.test=alloc-failure".into()),
-            ..machine(size, 1)
-        };
+        let request = machine(size, 1)
+            .memory(128 << 20)
+            .append("granule.test=alloc-failure");
         let ran = does(&request, tests(), "kexec-fragmented", "in pieces");
         assert!(
             refusals(&ran, "out of memory for the ") > 50,
             "{}",
             ran.console
         );
-        let request = saying(request, "-- kexec-fragmented leave");
+        let request = request.append("-- kexec-fragmented leave");
         // So much that the list takes more than one page: the program is the next kernel's initramfs.
         let ran = ends(&request, tests_behind(2 << 20, &test_image()), Outcome::Ok);
         assert_eq!(ran.boot.boots.len(), 2);

@@ -101,11 +101,7 @@ fn leaving_for_another_kernel_breaks_no_rule() {
         (K16, 4, "max", 2),
         (K64, 2, "cortex-a72", 2),
     ] {
-        let request = Request {
-            cpu: cpu.into(),
-            el,
-            ..machine(size, cpus)
-        };
+        let request = machine(size, cpus).cpu(cpu).el(el);
         let events = traced(&request, " --copy", "");
         let end = end_of(&events);
         let (tables, rest) = end.split_at(TO_ITS_TABLES.len());

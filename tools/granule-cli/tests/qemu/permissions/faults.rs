@@ -1,7 +1,6 @@
 //! Accesses that must fault, and their reports; free pages that fault.
 
 use granule_cli::PageSize::{K4, K16, K64};
-use granule_cli::Request;
 use granule_testing::text::{assert_ends_with, assert_starts_with};
 
 use crate::permissions::machine::{machine, ok, panics};
@@ -45,10 +44,7 @@ fn a_forbidden_access_faults_with_the_reason() {
 #[test]
 fn a_fault_on_what_is_valid_by_now_is_spurious() {
     for (size, el) in [(K4, 1), (K16, 2), (K64, 2)] {
-        let made = ok(&Request {
-            el,
-            ..machine(2, size, "granule.test=spurious")
-        });
+        let made = ok(&machine(2, size, "granule.test=spurious").el(el));
         assert_eq!(made.tested("spurious.faults"), 1);
         made.has("spurious_faults", 1);
     }
@@ -60,10 +56,7 @@ fn a_fault_on_what_is_valid_by_now_is_spurious() {
 fn free_pages_are_invalid_on_request() {
     for (size, cpus) in [(K4, 4), (K16, 1), (K64, 2)] {
         let words = "debug_pagealloc=on granule.test=pagealloc granule.test=permissions granule.test=hotplug granule.test=guard";
-        let request = Request {
-            memory: 1 << 30,
-            ..machine(cpus, size, words)
-        };
+        let request = machine(cpus, size, words).memory(1 << 30);
         let made = ok(&request);
         assert_eq!(made.tested("pagealloc.pages"), 1 + 8 + 1 + 32 + 2);
         assert!(made.tested("pagealloc.present_invalid") > 500 << 20 >> size.value().shift());

@@ -9,15 +9,13 @@ use crate::image::image;
 /// A machine of 2 GiB with so many CPUs of QEMU's `max`, which report level 2 of FEAT_BBM, whose
 /// map is in blocks and whose bootargs have these words. Nothing is merged except on request.
 pub(crate) fn machine(cpus: u32, size: PageSize, words: &str) -> Request {
-    Request {
-        image: Some(image()),
-        memory: 2 << 30,
-        smp: cpus,
-        page_size: Some(size),
-        rodata: Some(Rodata::Noalias),
-        append: Some(format!("granule.merge=off {words}")),
-        ..Request::default()
-    }
+    Request::default()
+        .image(image())
+        .memory(2 << 30)
+        .smp(cpus)
+        .page_size(size)
+        .rodata(Rodata::Noalias)
+        .append(format!("granule.merge=off {words}"))
 }
 
 /// Boots what must end well.

@@ -18,11 +18,9 @@ fn removed_memory_is_gone_and_comes_back_as_it_was() {
         (K64, 1, 2, Rodata::Noalias),
         (K16, 2, 2, Rodata::Full),
     ] {
-        let made = ok(&Request {
-            el,
-            rodata: Some(rodata),
-            ..machine(cpus, size, "granule.test=hotplug")
-        });
+        let made = ok(&machine(cpus, size, "granule.test=hotplug")
+            .el(el)
+            .rodata(rodata));
         assert!(made.tested("hotplug.bytes") > 256 * MIB);
     }
 }

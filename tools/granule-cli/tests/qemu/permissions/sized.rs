@@ -1,6 +1,6 @@
 //! Pages of every size on a kernel of every page size.
 
-use granule_cli::{PageSize, Request, Rodata};
+use granule_cli::{PageSize, Rodata};
 
 use crate::permissions::machine::{machine, ok};
 
@@ -18,9 +18,8 @@ fn pages_of_every_size_come_from_frames_of_every_size() {
 /// Every access to a frame that is not allocated would fault.
 #[test]
 fn the_records_of_subdivided_frames_are_allocated_memory() {
-    let made = ok(&Request {
-        rodata: Some(Rodata::Full),
-        ..machine(2, PageSize::K64, "granule.test=sized debug_pagealloc=on")
-    });
+    let made = ok(
+        &machine(2, PageSize::K64, "granule.test=sized debug_pagealloc=on").rodata(Rodata::Full),
+    );
     assert!(made.tested("sized.pages") > 2000);
 }

@@ -38,13 +38,11 @@ fn every_call_is_answered_once_and_parked_cpus_see_what_changed() {
         (8, 2, 2, K16, "max", 0),
         (8, 3, 2, K4, "max", 7),
     ] {
-        let request = Request {
-            gic,
-            el,
-            page_size: Some(size),
-            cpu: cpu.into(),
-            ..machine(smp, "granule.test=ipi granule.test=park")
-        };
+        let request = machine(smp, "granule.test=ipi granule.test=park")
+            .gic(gic)
+            .el(el)
+            .page_size(size)
+            .cpu(cpu);
         all_answered(&shifted(&request, shift));
     }
 }

@@ -11,12 +11,10 @@ use crate::smp::machine::{ends, machine, ok};
 
 /// A machine whose linear map has blocks, in a free gigabyte.
 pub(crate) fn blocks(cpus: u32, size: PageSize, el: u8, words: &str) -> Request {
-    Request {
-        memory: 3 << 30,
-        page_size: Some(size),
-        el,
-        ..machine(cpus, &format!("rodata=noalias {words}"))
-    }
+    machine(cpus, &format!("rodata=noalias {words}"))
+        .memory(3 << 30)
+        .page_size(size)
+        .el(el)
 }
 
 /// Every split of a case was met: in total, and by what the case is about.
@@ -61,10 +59,7 @@ fn a_conflict_is_dealt_with_wherever_it_is_met() {
         (4, K16, 1, 3, 0),
         (4, K64, 2, 2, 7),
     ] {
-        let request = Request {
-            gic,
-            ..blocks(cpus, size, el, "granule.test=conflict")
-        };
+        let request = blocks(cpus, size, el, "granule.test=conflict").gic(gic);
         all_met(&shifted(&request, shift));
     }
 }

@@ -1,7 +1,7 @@
 //! CPUs that run beside each other, each in a thread of the host.
 
+use granule_cli::Outcome;
 use granule_cli::PageSize::{K4, K16, K64};
-use granule_cli::{Outcome, Request};
 use granule_testing::text::assert_ends_with;
 
 use crate::smp::calls::all_answered;
@@ -14,23 +14,18 @@ const CPUS: u32 = 4;
 #[test]
 fn all_come_up() {
     for (size, gic, el) in [(K4, 3, 2), (K16, 2, 1), (K64, 3, 1)] {
-        all_up(&Request {
-            gic,
-            el,
-            page_size: Some(size),
-            ..machine(CPUS, "")
-        });
+        all_up(&machine(CPUS, "").gic(gic).el(el).page_size(size));
     }
 }
 
 #[test]
 fn every_call_is_answered() {
     for (smp, gic, size) in [(2, 2, K16), (4, 3, K64)] {
-        all_answered(&Request {
-            gic,
-            page_size: Some(size),
-            ..machine(smp, "granule.test=ipi granule.test=park")
-        });
+        all_answered(
+            &machine(smp, "granule.test=ipi granule.test=park")
+                .gic(gic)
+                .page_size(size),
+        );
     }
 }
 

@@ -9,13 +9,11 @@ use crate::image::image;
 
 /// A machine of 512 MiB with so many CPUs, whose bootargs have these words.
 pub(crate) fn machine(cpus: u32, words: &str) -> Request {
-    Request {
-        image: Some(image()),
-        memory: 512 << 20,
-        smp: cpus,
-        append: Some(words.to_owned()),
-        ..Request::default()
-    }
+    Request::default()
+        .image(image())
+        .memory(512 << 20)
+        .smp(cpus)
+        .append(words)
 }
 
 /// Boots what must end well, with every fact of the CPUs that are up as it must be.

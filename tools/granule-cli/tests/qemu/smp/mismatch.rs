@@ -1,8 +1,8 @@
 //! A CPU that cannot live with the boot CPU's tables is parked, and the boot CPU prints the reason;
 //! one that merely can do less lowers what the system relies on.
 
+use granule_cli::Outcome;
 use granule_cli::PageSize::{K4, K16, K64};
-use granule_cli::{Outcome, Request};
 use granule_testing::text::{assert_contains, assert_starts_with};
 
 use crate::hooked::shifted;
@@ -24,11 +24,9 @@ fn each_mismatch_parks_its_cpu_with_a_reason() {
         (K16, 47, "parange=0", "32 bits of physical address"),
         (K4, 48, "asidbits=0", "8-bit ASIDs"),
     ] {
-        let made = ok(&Request {
-            page_size: Some(size),
-            va_bits: Some(va_bits),
-            ..machine(3, &format!("arm64.fake_cpu=1:{fields}"))
-        });
+        let made = ok(&machine(3, &format!("arm64.fake_cpu=1:{fields}"))
+            .page_size(size)
+            .va_bits(va_bits));
         let line = made.mismatch();
         assert_starts_with(line, "CPU 1 (MPIDR 0x1) is parked: it has ");
         assert_contains(line, why);
@@ -69,10 +67,7 @@ fn a_parked_cpu_lowers_nothing() {
 #[test]
 fn an_exception_before_its_mmu_is_on_is_reported() {
     for el in [1, 2] {
-        let made = ok(&Request {
-            el,
-            ..machine(3, "arm64.fake_cpu=1:fault=1")
-        });
+        let made = ok(&machine(3, "arm64.fake_cpu=1:fault=1").el(el));
         let line = made.mismatch();
         assert_starts_with(
             line,
@@ -107,13 +102,7 @@ fn words_that_are_not_understood_are_reported_once() {
 /// One line for all that is not possible on a machine: the boot goes on with one CPU.
 #[test]
 fn more_than_a_gicv2_serves_is_bad_usage() {
-    let made = ends(
-        &Request {
-            gic: 2,
-            ..machine(9, "")
-        },
-        Outcome::Refused,
-    );
+    let made = ends(&machine(9, "").gic(2), Outcome::Refused);
     assert!(made.boot.bad_usage);
     assert!(made.boot.last_line().contains("at most 8 CPUs"));
 }

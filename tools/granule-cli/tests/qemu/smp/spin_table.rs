@@ -5,7 +5,6 @@
 
 use dtoolkit::memreserve::MemoryReservation;
 use dtoolkit::model::DeviceTreeProperty;
-use granule_cli::Request;
 use granule_cli::boot::tree;
 
 use crate::image::image;
@@ -87,12 +86,10 @@ fn boots(el: u8, size: &str, page_bytes: u64) {
     let files = tempfile::tempdir().unwrap();
     let (image, dtb) = (files.path().join("Image"), files.path().join("dtb"));
     std::fs::write(&image, bytes).unwrap();
-    let mut request = Request {
-        image: Some(image),
-        el,
-        append: Some(format!("granule.test=ipi arm64.pagesize={size}")),
-        ..machine(CPUS, "")
-    };
+    let mut request = machine(CPUS, "")
+        .image(image)
+        .el(el)
+        .append(format!("granule.test=ipi arm64.pagesize={size}"));
     let mut tree = tree::model(&tree::dump(&request).unwrap()).unwrap();
     let firmware = LOADED + offset;
     tree.memory_reservations

@@ -35,12 +35,7 @@ fn one_two_four_and_eight_cpus_on_either_controller_at_either_level() {
         (8, 2, 1, K4),
         (8, 3, 2, K16),
     ] {
-        all_up(&Request {
-            gic,
-            el,
-            page_size: Some(size),
-            ..machine(smp, NO_WORDS)
-        });
+        all_up(&machine(smp, NO_WORDS).gic(gic).el(el).page_size(size));
     }
 }
 
@@ -56,14 +51,14 @@ fn every_kind_of_cpu() {
         ("max", 2, 3, K4, 52),
         ("max", 1, 3, K64, 52),
     ] {
-        all_up(&Request {
-            cpu: cpu.into(),
-            el,
-            gic,
-            page_size: Some(size),
-            va_bits: Some(va_bits),
-            ..machine(3, NO_WORDS)
-        });
+        all_up(
+            &machine(3, NO_WORDS)
+                .cpu(cpu)
+                .el(el)
+                .gic(gic)
+                .page_size(size)
+                .va_bits(va_bits),
+        );
     }
 }
 
@@ -78,10 +73,7 @@ fn more_cpus_than_one_cluster_has() {
 /// Sets of CPUs have more than one word, and an interrupt goes to five clusters.
 #[test]
 fn more_cpus_than_bits_in_a_word() {
-    let made = ok(&Request {
-        page_size: Some(K4),
-        ..machine(66, NO_WORDS)
-    });
+    let made = ok(&machine(66, NO_WORDS).page_size(K4));
     made.has("cpus", 66);
     assert_eq!(made.facts()[65]["mpidr"], "0x401");
 }
@@ -89,11 +81,7 @@ fn more_cpus_than_bits_in_a_word() {
 /// The boot goes on with the CPUs that memory had room for.
 #[test]
 fn more_cpus_than_memory_has_room_for() {
-    let made = ok(&Request {
-        memory: 10 << 20,
-        page_size: Some(K4),
-        ..machine(66, NO_WORDS)
-    });
+    let made = ok(&machine(66, NO_WORDS).memory(10 << 20).page_size(K4));
     let (cpus, expected) = (made.number("cpus"), made.number("cpus_expected"));
     assert!(
         (2..66).contains(&cpus) && expected == 66,
@@ -134,10 +122,7 @@ fn no_more_cpus_than_requested() {
 fn other_cpus_change_nothing_of_what_is_counted() {
     for strategy in [LinearMap::Direct, LinearMap::Base] {
         let counts = |smp| {
-            let made = ok(&Request {
-                linear_map: Some(strategy),
-                ..machine(smp, NO_WORDS)
-            });
+            let made = ok(&machine(smp, NO_WORDS).linear_map(strategy));
             let keys = [
                 "tables",
                 "descriptor_stores",

@@ -70,11 +70,7 @@ fn files_that_cannot_be_written_are_refused_before_the_boot() {
 #[test]
 fn an_exact_tree_must_request_the_trace_itself() {
     let dir = tempfile::tempdir().unwrap();
-    let machine = Request {
-        image: Some(image()),
-        memory: 128 << 20,
-        ..Request::default()
-    };
+    let machine = Request::default().image(image()).memory(128 << 20);
     let plain = dir.path().join("plain.dtb");
     std::fs::write(&plain, tree::dump(&machine).unwrap()).unwrap();
     let recorded = record(|request| request.dtb = Some(plain.clone()));

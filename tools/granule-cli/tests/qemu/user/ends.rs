@@ -4,7 +4,6 @@
 use granule_cli::PageSize::{self, K4, K16, K64};
 use granule_cli::{Initramfs, Outcome};
 
-use crate::hooked::saying;
 use crate::user::files;
 use crate::user::machine::{does, ends, machine, machine_at, program, well};
 
@@ -69,7 +68,7 @@ fn a_task_that_leaves_its_kernel_stack_is_caught() {
         (K16, 2, "overflow-task-briefly -- storm", word),
         (K64, 2, "overflow-task-briefly -- storm", word),
     ] {
-        let request = saying(machine(size, cpus), &format!("granule.test={words}"));
+        let request = machine(size, cpus).append(format!("granule.test={words}"));
         let archive = Initramfs::new().program("/init", &program());
         let ran = ends(&request, archive, Outcome::Panic);
         ran.fails_with(&format!("kernel stack overflow: {reason}"));
@@ -97,10 +96,8 @@ fn tasks_leave_a_quarter_of_their_kernel_stack() {
     .enumerate()
     {
         let size = [K64, K4, K16][index % 3];
-        let request = saying(
-            machine(size, 1 + index as u32 % 2 * 3),
-            &format!("granule.test=stacks -- {test}"),
-        );
+        let request = machine(size, 1 + index as u32 % 2 * 3)
+            .append(format!("granule.test=stacks -- {test}"));
         let used = ends(&request, files::archive(), Outcome::Ok).number("user.kernel_stack_used");
         println!("{test}, {size:?}: {used} bytes");
         assert!(used <= MOST, "{test}, {size:?}: {used} bytes");
@@ -143,7 +140,7 @@ fn a_program_that_uses_all_memory_is_ended() {
 
 #[test]
 fn another_program_can_be_the_first() {
-    let request = saying(machine(K16, 1), "rdinit=/bin/other -- hello");
+    let request = machine(K16, 1).append("rdinit=/bin/other -- hello");
     let archive = || {
         Initramfs::new()
             .directory("/bin")
@@ -160,7 +157,7 @@ fn another_program_can_be_the_first() {
 
 #[test]
 fn the_first_process_may_be_a_script() {
-    let request = saying(machine(K64, 1), "-- more");
+    let request = machine(K64, 1).append("-- more");
     let archive = Initramfs::new()
         .directory("/bin")
         .program("/bin/prog", &program())

@@ -4,7 +4,6 @@ use granule_cli::PageSize::{K4, K16, K64};
 use granule_cli::{Initramfs, Outcome};
 use test_case::test_case;
 
-use crate::hooked::saying;
 use crate::user::machine::{ends, machine, machine_at, program};
 
 /// An archive with what the programs look for.
@@ -32,7 +31,7 @@ fn everywhere(words: &str, line: &str) {
         (K64, 2, 2),
         (K64, 1, 1),
     ] {
-        let request = saying(machine_at(size, cpus, el), &format!("-- {words}"));
+        let request = machine_at(size, cpus, el).append(format!("-- {words}"));
         let ran = ends(&request, archive(), Outcome::Ok);
         ran.prints_line(line);
         ran.frames_came_back();
@@ -44,7 +43,7 @@ fn the_first_process_may_be_a_link_and_an_archive_may_be_bad() {
     let archive = Initramfs::new()
         .link("/init", "bin/prog")
         .program("/bin/prog", &program());
-    let request = saying(machine(K4, 1), "-- hello");
+    let request = machine(K4, 1).append("-- hello");
     let ran = ends(&request, archive, Outcome::Ok);
     ran.prints_line("hello from process 1");
     let twice = Initramfs::new().file("/a", b"").file("/a/b", b"");

@@ -9,7 +9,7 @@ use granule_cli::PageSize::{self, K4, K16, K64};
 use granule_cli::{Initramfs, Outcome, Request};
 use test_case::test_case;
 
-use crate::hooked::{self, saying};
+use crate::hooked;
 use crate::user::machine::{does, ends, machine, machine_at, program, well};
 
 /// Each of these page sizes, on one CPU and on four, at either level.
@@ -35,7 +35,7 @@ fn everywhere(sizes: &[PageSize], words: &str, line: &str) {
 fn code_that_was_broken_first_is_no_code_any_more() {
     for size in PageSize::ALL {
         let erratum = "cortex-a715-2645198";
-        let request = saying(machine(size, 2), &format!("arm64.errata={erratum}"));
+        let request = machine(size, 2).append(format!("arm64.errata={erratum}"));
         let ran = well(&request, "instructions", "undefined");
         let errata = ran.json["errata"].as_array().unwrap();
         assert!(errata.iter().any(|name| name == erratum), "{errata:?}");
@@ -59,10 +59,7 @@ fn calls_of_every_number_with_anything() {
         (K64, 4, 2),
         (K64, 1, 1),
     ] {
-        let request = Request {
-            timeout: Duration::from_secs(60 + children),
-            ..machine_at(size, cpus, el)
-        };
+        let request = machine_at(size, cpus, el).timeout(Duration::from_secs(60 + children));
         well(&request, &format!("random {seed} {children}"), "random");
         seed += children;
     }
@@ -80,10 +77,9 @@ fn memory_may_run_out_anywhere() {
         (K64, 1, 2, "4k"),
         (K64, 4, 1, "4k"),
     ] {
-        let request = saying(
-            machine_at(size, cpus, el),
-            &format!("granule.test=alloc-failure user_pagesize={program}"),
-        );
+        let request = machine_at(size, cpus, el).append(format!(
+            "granule.test=alloc-failure user_pagesize={program}"
+        ));
         well(&request, "alloc-failure", "alloc-failure");
     }
 }
@@ -177,7 +173,7 @@ fn damaged_programs_are_refused_or_end_themselves() {
             let file = damaged(&mut random, &real);
             archive = archive.program(&format!("/bad/real{index}"), &file);
         }
-        let request = saying(machine(size, cpus), "-- malformed");
+        let request = machine(size, cpus).append("-- malformed");
         let ran = ends(&request, archive, Outcome::Ok);
         ran.prints_line("malformed");
         ran.frames_came_back();

@@ -1,7 +1,7 @@
 //! Programs on CPUs that run beside each other, each in a thread of the host: those in which several meet.
 
+use granule_cli::Outcome;
 use granule_cli::PageSize::{self, K4, K16, K64};
-use granule_cli::{Outcome, Request};
 
 use crate::user::machine::{does, machine, well};
 
@@ -40,11 +40,9 @@ fn pages_are_shared_and_copied() {
 /// With memory for as many as there are places: small ones, or what they share with their parent. (Bombs take turns
 /// slowly.)
 fn a_fork_bomb_ends_at_the_limit(size: PageSize, cpus: u32, memory: u64) {
-    let request = Request {
-        memory,
-        append: Some("user_pagesize=4k".into()),
-        ..machine(size, cpus)
-    };
+    let request = machine(size, cpus)
+        .memory(memory)
+        .append("user_pagesize=4k");
     let ran = does(&request, "bomb", Outcome::Ok);
     let most = ran.number("user.most_processes");
     let line = format!("{} processes beside the first", most - 1);

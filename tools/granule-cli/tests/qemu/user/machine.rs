@@ -4,7 +4,6 @@ use granule_cli::{Initramfs, Outcome, PageSize, Request};
 
 use crate::booted::Booted;
 pub(crate) use crate::hooked::ends_with as ends;
-use crate::hooked::saying;
 use crate::image::{built, image};
 
 /// The program for tests.
@@ -29,28 +28,23 @@ pub(crate) fn pagesize() -> Vec<u8> {
 
 /// A machine of 256 MiB with so many CPUs and pages of that size.
 pub(crate) fn machine(size: PageSize, cpus: u32) -> Request {
-    Request {
-        image: Some(image()),
-        memory: 256 << 20,
-        smp: cpus,
-        page_size: Some(size),
-        ..Request::default()
-    }
+    Request::default()
+        .image(image())
+        .memory(256 << 20)
+        .smp(cpus)
+        .page_size(size)
 }
 
 /// The same, entered at that exception level.
 pub(crate) fn machine_at(size: PageSize, cpus: u32, el: u8) -> Request {
-    Request {
-        el,
-        ..machine(size, cpus)
-    }
+    machine(size, cpus).el(el)
 }
 
 /// The first process is the program for tests, which does what these words name.
 #[track_caller]
 pub(crate) fn does(request: &Request, words: &str, outcome: Outcome) -> Booted {
     let append = request.append.clone().unwrap_or_default();
-    let request = saying(request.clone(), &format!("{append} -- {words}"));
+    let request = request.clone().append(format!("{append} -- {words}"));
     let archive = Initramfs::new().program("/init", &program());
     let ran = ends(&request, archive, outcome);
     // Whatever it did, every frame came back: else the outcome is another one, but then it must

@@ -1,10 +1,9 @@
 //! The behaviour of programs: each test of the program for tests, on machines of every kind.
 
+use granule_cli::KaslrSeed;
 use granule_cli::PageSize::{self, K4, K16, K64};
-use granule_cli::{KaslrSeed, Request};
 use test_case::test_case;
 
-use crate::hooked::{on_cpu, saying};
 use crate::user::machine::{machine, machine_at, well};
 
 /// One CPU and several, either controller, either level.
@@ -29,10 +28,7 @@ fn everywhere(words: &str, line: &str) {
     for (index, size) in PageSize::ALL.into_iter().enumerate() {
         for kind in [index, index + 2] {
             let (cpus, gic, el) = KINDS[kind % KINDS.len()];
-            let request = Request {
-                gic,
-                ..machine_at(size, cpus, el)
-            };
+            let request = machine_at(size, cpus, el).gic(gic);
             well(&request, words, line);
         }
     }
@@ -41,10 +37,7 @@ fn everywhere(words: &str, line: &str) {
 /// The CPU has FEAT_DIT and FEAT_SSBS2.
 #[test]
 fn legal_bits_of_pstate_survive_a_signal() {
-    let request = Request {
-        cpu: "max".into(),
-        ..machine(K16, 1)
-    };
+    let request = machine(K16, 1).cpu("max");
     well(&request, "pstate", "kept");
 }
 
@@ -56,11 +49,7 @@ fn random_bytes_are_secret_or_refused() {
         ("cortex-a72", KaslrSeed::Random, 0),
         ("cortex-a72", KaslrSeed::Off, 11),
     ] {
-        let request = Request {
-            cpu: cpu.into(),
-            kaslr_seed: seed,
-            ..machine(K4, 1)
-        };
+        let request = machine(K4, 1).cpu(cpu).kaslr_seed(seed);
         let ran = well(&request, &format!("getrandom {answer}"), "drawn");
         let line = "granule: nothing seeds random numbers";
         assert_eq!(ran.console.contains(line), answer != 0, "{}", ran.console);
@@ -109,10 +98,7 @@ fn a_fork_that_a_signal_comes_upon_is_made_again() {
 fn all_cpus_run_programs() {
     for (size, gic, el) in [(K4, 3, 2), (K16, 2, 1), (K64, 3, 1)] {
         for cpus in [1, 2, 4] {
-            let request = Request {
-                gic,
-                ..machine_at(size, cpus, el)
-            };
+            let request = machine_at(size, cpus, el).gic(gic);
             let line = format!("on {cpus} CPUs");
             well(&request, &format!("spread {}", 2 * cpus), &line);
         }
@@ -122,7 +108,7 @@ fn all_cpus_run_programs() {
 #[test]
 fn the_command_line_limits_areas_in_number() {
     for (size, cpus) in PageSize::ALL.into_iter().zip([1, 2, 1]) {
-        let request = saying(machine(size, cpus), "user_max_map_count=200");
+        let request = machine(size, cpus).append("user_max_map_count=200");
         well(&request, "limit 200", "limited");
     }
 }
@@ -137,7 +123,7 @@ fn pages_in_order_become_groups_and_are_pages_again_where_they_differ() {
                 // It has no pages of that size.
                 continue;
             }
-            let request = on_cpu(machine(size, cpus), cpu);
+            let request = machine(size, cpus).cpu(cpu);
             let ran = well(&request, "groups", "grouped");
             let groups = 6 * 1024 / group;
             // A block of 2 MiB is the groups in it.
@@ -165,11 +151,7 @@ fn every_kind_of_cpu() {
         ("max", K64, 52),
     ] {
         for (words, line) in [("copies", "copied"), ("memory", "mapped")] {
-            let request = Request {
-                cpu: cpu.into(),
-                va_bits: Some(va_bits),
-                ..machine(size, 2)
-            };
+            let request = machine(size, 2).cpu(cpu).va_bits(va_bits);
             let ran = well(&request, words, line);
             ran.has("user.va_bits", va_bits.min(48));
         }
@@ -179,7 +161,7 @@ fn every_kind_of_cpu() {
 #[test]
 fn free_pages_may_be_invalid() {
     for size in PageSize::ALL {
-        let request = saying(machine(size, 2), "debug_pagealloc=on");
+        let request = machine(size, 2).append("debug_pagealloc=on");
         well(&request, "copies", "copied");
     }
 }

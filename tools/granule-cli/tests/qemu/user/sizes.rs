@@ -7,7 +7,6 @@ use granule_cli::PageSize::{self, K4, K16, K64};
 use granule_cli::{Initramfs, Outcome, Request};
 
 use crate::booted::Booted;
-use crate::hooked::{on_cpu, saying};
 use crate::user::machine::{bench, ends, machine, machine_at, pagesize, program, well};
 
 /// The sizes of kernel and program that differ.
@@ -60,7 +59,7 @@ fn noting(bytes: u64) -> Vec<u8> {
 #[track_caller]
 fn says_pages(request: &Request, file: &[u8], bytes: u64) -> Booted {
     let append = request.append.clone().unwrap_or_default();
-    let request = saying(request.clone(), &format!("{append} -- hello"));
+    let request = request.clone().append(format!("{append} -- hello"));
     let ran = ends(
         &request,
         Initramfs::new().program("/init", file),
@@ -79,7 +78,7 @@ fn a_program_linked_for_4k_runs_on_every_kernel() {
         (K64, "cortex-a53", 2),
         (K16, "neoverse-n1", 1),
     ] {
-        let request = on_cpu(machine(kernel, cpus), cpu);
+        let request = machine(kernel, cpus).cpu(cpu);
         says_pages(&request, &linked_for(4096), 4096);
     }
     says_pages(&machine(K64, 1), &linked_for(16384), 16384);
@@ -89,7 +88,7 @@ fn a_program_linked_for_4k_runs_on_every_kernel() {
 #[test]
 fn a_program_for_which_no_size_is_left_gets_an_error() {
     // CPU 1 reports that it has no 4K pages.
-    let request = saying(machine(K64, 2), "arm64.fake_cpu=1:tgran4=15");
+    let request = machine(K64, 2).append("arm64.fake_cpu=1:tgran4=15");
     let archive = Initramfs::new().program("/init", &linked_for(4096));
     let ran = ends(&request, archive, Outcome::Refused);
     let line = "granule: /init cannot be run: no page size is left: programs have 16k, 64k on this \
@@ -101,7 +100,7 @@ fn a_program_for_which_no_size_is_left_gets_an_error() {
 
 #[test]
 fn a_wish_that_cannot_be_granted_leaves_a_line() {
-    let asks = saying(machine(K64, 1), "user_pagesize=64k");
+    let asks = machine(K64, 1).append("user_pagesize=64k");
     let ran = says_pages(&asks, &linked_for(4096), 4096);
     let line = "granule: /init runs with 4k pages: user_pagesize= requests pages of 65536 bytes: \
                 its segments are aligned to 4096 bytes, too few for pages of 65536 bytes";
@@ -113,14 +112,16 @@ fn a_note_the_command_line_and_the_process_choose() {
     for (kernel, size) in pairs() {
         let request = machine(kernel, 1);
         says_pages(&request, &noting(size.bytes()), size.bytes());
-        let line = saying(request.clone(), &format!("user_pagesize={}", size.word()));
+        let line = request
+            .clone()
+            .append(format!("user_pagesize={}", size.word()));
         says_pages(&line, &program(), size.bytes());
         // A note is before the command line, and the process's wish before both.
         says_pages(&line, &noting(kernel.bytes()), kernel.bytes());
         let archive = Initramfs::new()
             .program("/init", &pagesize())
             .program("/hello", &noting(kernel.bytes()));
-        let request = saying(request, &format!("-- {} /hello hello you", size.word()));
+        let request = request.append(format!("-- {} /hello hello you", size.word()));
         let ran = ends(&request, archive, Outcome::Ok);
         let page = format!("page size {}", size.bytes());
         for line in [&page, "argument you", "path /hello"] {
@@ -132,7 +133,7 @@ fn a_note_the_command_line_and_the_process_choose() {
 #[test]
 fn pagesize_reports_what_it_cannot_do() {
     let runs = |cpu: &str, words: &str, status: u64, line: &str| {
-        let request = on_cpu(saying(machine(K64, 1), &format!("-- {words}")), cpu);
+        let request = machine(K64, 1).append(format!("-- {words}")).cpu(cpu);
         let archive = Initramfs::new().program("/init", &pagesize());
         let ran = ends(&request, archive, Outcome::GuestExit);
         ran.prints_line(line);
@@ -154,7 +155,7 @@ fn programs_of_every_size_make_speak_with_and_end_each_other() {
         (K64, "neoverse-n1", 1, 1, 9),
         (K4, "cortex-a72", 4, 2, 4),
     ] {
-        let request = on_cpu(machine_at(kernel, cpus, el), cpu);
+        let request = machine_at(kernel, cpus, el).cpu(cpu);
         well(&request, "sizes", &format!("{pairs} pairs of sizes"));
     }
 }
@@ -163,10 +164,7 @@ fn programs_of_every_size_make_speak_with_and_end_each_other() {
 #[test]
 fn the_empty_root_serves_every_size() {
     for (kernel, va_bits) in [(K4, 42), (K4, 36), (K16, 47), (K64, 52)] {
-        let request = Request {
-            va_bits: Some(va_bits),
-            ..machine(kernel, 2)
-        };
+        let request = machine(kernel, 2).va_bits(va_bits);
         let ran = well(&request, "sizes", "9 pairs of sizes");
         ran.has("user.va_bits", va_bits.min(48));
     }
@@ -199,15 +197,12 @@ fn lines(ran: &Booted) -> BTreeMap<String, u32> {
 /// each size.
 #[test]
 fn programs_of_every_size_run_side_by_side_as_alone() {
-    let request = |kernel| Request {
-        memory: 512 << 20,
-        ..machine(kernel, 4)
-    };
+    let request = |kernel| machine(kernel, 4).memory(512 << 20);
     let runs = |kernel, words: &str| {
         let archive = Initramfs::new()
             .program("/init", &program())
             .program("/bench", &bench());
-        let request = saying(request(kernel), &format!("-- {words}"));
+        let request = request(kernel).append(format!("-- {words}"));
         let ran = ends(&request, archive, Outcome::Ok);
         ran.frames_came_back();
         ran
@@ -242,7 +237,7 @@ fn a_file_is_copied_once_and_kept_until_memory_is_short() {
         // The exit codes of `pagesize` for requests that it cannot serve.
         let words = format!("-- cached {} 125", other.len());
         let words = format!("user_pagesize={} {words}", size.word());
-        let ran = ends(&saying(machine(kernel, cpus), &words), archive, Outcome::Ok);
+        let ran = ends(&machine(kernel, cpus).append(&words), archive, Outcome::Ok);
         ran.prints_line("cached");
     }
 }
@@ -271,10 +266,7 @@ fn tests_pass_with_another_size_than_that_of_the_kernel() {
             ("pelted", "pelted"),
         ] {
             let cpus = [1, 4][index % 2];
-            let request = saying(
-                machine(kernel, cpus),
-                &format!("user_pagesize={}", size.word()),
-            );
+            let request = machine(kernel, cpus).append(format!("user_pagesize={}", size.word()));
             well(&request, words, line);
         }
     }

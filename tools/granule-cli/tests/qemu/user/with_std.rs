@@ -4,7 +4,6 @@
 use granule_cli::PageSize::{K4, K16, K64};
 use granule_cli::{Initramfs, Outcome};
 
-use crate::hooked::saying;
 use crate::user::machine::{ends, machine, machine_at, with_std};
 
 fn archive() -> Initramfs {
@@ -25,7 +24,7 @@ fn a_program_with_a_standard_library_runs_on_every_page_size() {
         (K64, 1, 1),
         (K64, 4, 2),
     ] {
-        let request = saying(machine_at(size, cpus, el), "rdinit=/bin/prog");
+        let request = machine_at(size, cpus, el).append("rdinit=/bin/prog");
         let ran = ends(&request, archive(), Outcome::Ok);
         for line in ["std: /bin/prog, HOME=/", "std: all is well"] {
             ran.prints_line(line);
@@ -37,7 +36,7 @@ fn a_program_with_a_standard_library_runs_on_every_page_size() {
 
 #[test]
 fn missing_system_calls_are_reported() {
-    let request = saying(machine(K16, 1), "rdinit=/bin/prog");
+    let request = machine(K16, 1).append("rdinit=/bin/prog");
     // Without what it reads.
     let archive = Initramfs::new()
         .directory("/bin")

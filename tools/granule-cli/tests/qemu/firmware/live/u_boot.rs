@@ -46,10 +46,7 @@ fn booted(marker: &str, way: Way, request: &Request, name: &str) -> Booted {
 
 #[test]
 fn documented_lines_boot_the_kernel_and_its_first_program() {
-    let request = Request {
-        firmware: Firmware::UBoot,
-        ..machine(PageSize::K16, 2)
-    };
+    let request = machine(PageSize::K16, 2).firmware(Firmware::UBoot);
     let ran = booted("<!-- typed: u-boot -->", Way::Booti, &request, "16k");
     ran.has("cpus", 2);
     ran.has("entry_el", 2);
@@ -60,24 +57,19 @@ fn documented_lines_boot_the_kernel_and_its_first_program() {
 
 #[test]
 fn documented_lines_boot_it_as_an_efi_program() {
-    let request = Request {
-        firmware: Firmware::UBootEfi,
-        ..machine(PageSize::K4, 1)
-    };
+    let request = machine(PageSize::K4, 1).firmware(Firmware::UBootEfi);
     booted("<!-- typed: u-boot-efi -->", Way::Bootefi, &request, "4k");
 }
 
 #[test]
 fn long_bootargs_arrive_whole_and_no_initramfs_is_needed() {
     let words = "x=0123456789;$a ".repeat(30);
-    let request = Request {
-        image: Some(image()),
-        memory: 256 << 20,
-        firmware: Firmware::UBoot,
-        el: 1,
-        append: Some(format!("{words}arm64.pagesize=64k")),
-        ..Request::default()
-    };
+    let request = Request::default()
+        .image(image())
+        .memory(256 << 20)
+        .firmware(Firmware::UBoot)
+        .el(1)
+        .append(format!("{words}arm64.pagesize=64k"));
     let boot = hooked::ends(&request, Outcome::Ok);
     boot.has("page_size", 64 << 10);
     boot.has("page_size_source", "command-line");
@@ -89,12 +81,10 @@ fn a_prompt_that_comes_back_ends_the_boot() {
     // Without a PE header it is not an EFI program.
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), guests::prints("never", 2)).unwrap();
-    let request = Request {
-        image: Some(file.path().to_owned()),
-        memory: 256 << 20,
-        firmware: Firmware::UBootEfi,
-        ..Request::default()
-    };
+    let request = Request::default()
+        .image(file.path().to_owned())
+        .memory(256 << 20)
+        .firmware(Firmware::UBootEfi);
     let boot = hooked::run(&request);
     assert_eq!(boot.outcome, Outcome::GuestExit, "{}", boot.last_line());
     assert!(!boot.console_text().contains("never"));
