@@ -5,10 +5,7 @@
 //! The TLBs here are sets that forget nothing: what a CPU walked to under a number stays until it
 //! is invalidated.
 
-#![allow(
-    clippy::unwrap_used,
-    reason = "a lock that is poisoned is a test that failed"
-)]
+#![allow(clippy::unwrap_used, reason = "a poisoned lock is a failed test")]
 
 use granule::space::asid::{AsidCpu, AsidMap, Asids, SpaceAsid, Word};
 use granule_testing::cases::times;

@@ -2,10 +2,7 @@
 
 #![allow(unsafe_code, reason = "the test calls unsafe operations")]
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub)]
-#![allow(
-    missing_debug_implementations,
-    reason = "test fixtures print what they need to"
-)]
+#![allow(missing_debug_implementations, reason = "fixtures of tests")]
 
 use granule::arch::tlbi::{TlbCapabilities, TlbiOp, TlbiScope};
 use granule::arch::{

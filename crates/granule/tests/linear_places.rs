@@ -124,10 +124,7 @@ proptest! {
 
 /// Every place is another address, and the address without randomisation is one of them.
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "tens of thousands of places in each of twelve forms take Miri minutes"
-)]
+#[cfg_attr(miri, ignore = "10,000s of places in twelve forms take minutes")]
 fn the_usual_place_is_one_of_them() {
     for (size, va_bits) in SHAPES {
         let geometry = geometry(size, va_bits, false);

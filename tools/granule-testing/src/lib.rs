@@ -5,10 +5,8 @@
 //! - [`held`]: tables that are private or live, by the test's case.
 //! - [`walk`]: reads tables as the architecture defines it for an MMU. It shares no code with the
 //!   library, so that the two cannot share mistakes.
-//! - [`performed`]: one operation with its events, the input of the checks.
+//! - [`performed`]: one operation with its events, and the checks of these one by one.
 //! - [`tlbi`]: decodes the operands of TLBIs.
-//! - [`order`]: checks the recorded events one by one.
-//! - [`replay`]: checks the effect of the events on a CPU that walks the tables meanwhile.
 //! - [`shape`]: address spaces to test, and the ID registers that allow them.
 //! - [`stage`]: the attributes and permission changes of both stages, as descriptor bits and drawn
 //!   at random.
@@ -35,9 +33,7 @@ pub mod held;
 pub mod host;
 pub mod linux;
 pub mod mattering;
-pub mod order;
 pub mod performed;
-pub mod replay;
 pub mod schema;
 pub mod shape;
 pub mod stage;

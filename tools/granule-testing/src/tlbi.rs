@@ -20,8 +20,6 @@ pub struct Covered {
     /// Table entries are removed too.
     pub tables: bool,
     pub asid: Option<u16>,
-    /// Everything of the regime is removed.
-    pub whole: bool,
 }
 
 pub const ADDRESS: u64 = (1 << 56) - 1;
@@ -50,10 +48,9 @@ pub fn decode(arch: &Arch, op: TlbiOp) -> Covered {
         level: None,
         tables: true,
         asid: None,
-        whole: false,
     };
     match op {
-        TlbiOp::All => Covered { whole: true, ..all },
+        TlbiOp::All => all,
         TlbiOp::Asid { operand } => {
             assert_eq!(operand & ((1 << 48) - 1), 0);
             let asid = Some((operand >> 48) as u16);
@@ -76,7 +73,6 @@ pub fn decode(arch: &Arch, op: TlbiOp) -> Covered {
                 level,
                 tables: scope == TlbiScope::AllLevels,
                 asid: (!all_asids).then_some((operand >> 48) as u16),
-                ..all
             }
         }
         TlbiOp::Range {
@@ -111,7 +107,6 @@ pub fn decode(arch: &Arch, op: TlbiOp) -> Covered {
                 level: (hint != 0).then_some(hint),
                 tables: scope == TlbiScope::AllLevels,
                 asid: (!all_asids).then_some((operand >> 48) as u16),
-                ..all
             }
         }
         other => panic!("an operation that this test does not know: {other:?}"),

@@ -5,10 +5,7 @@
 
 #![allow(unsafe_code, reason = "the tests call unsafe operations")]
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub)]
-#![allow(
-    missing_debug_implementations,
-    reason = "test fixtures print what they need to"
-)]
+#![allow(missing_debug_implementations, reason = "fixtures of tests")]
 
 mod digest;
 mod image;

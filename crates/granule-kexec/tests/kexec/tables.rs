@@ -178,10 +178,7 @@ fn exactly<P: Page>(wide: bool, va_bits: u32) {
 }
 
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "the reference of all that is mapped takes Miri minutes"
-)]
+#[cfg_attr(miri, ignore = "the reference of all mapped takes Miri minutes")]
 fn exactly_what_is_asked_for_is_mapped_with_the_largest_leaves() {
     exactly::<Page4K>(false, 39);
     exactly::<Page64K>(false, 48);

@@ -89,10 +89,7 @@ fn run<P: Page, S: Staged>(shape: Shape, operations: u64) -> u64 {
 
 /// Where live leaves are split, which takes tables too.
 fn splitting(va_bits: u32) -> Shape {
-    Shape {
-        bbm_level: 3,
-        ..Shape::kernel(va_bits)
-    }
+    Shape::kernel(va_bits).bbm_level(3)
 }
 
 #[test]

@@ -41,6 +41,32 @@ impl Shape {
         }
     }
 
+    /// Programs' half, under this number.
+    pub(crate) const fn asid(mut self, asid: u16) -> Self {
+        self.asid = Some(asid);
+        self
+    }
+
+    pub(crate) const fn cpus(self, cpus: u32) -> Self {
+        Self { cpus, ..self }
+    }
+
+    pub(crate) const fn bbm_level(self, bbm_level: u8) -> Self {
+        Self { bbm_level, ..self }
+    }
+
+    pub(crate) const fn tlbi_range(self, tlbi_range: bool) -> Self {
+        Self { tlbi_range, ..self }
+    }
+
+    pub(crate) const fn repeat(self, repeat: bool) -> Self {
+        Self { repeat, ..self }
+    }
+
+    pub(crate) const fn hardware(self, hardware: bool) -> Self {
+        Self { hardware, ..self }
+    }
+
     pub(crate) const fn pa_bits(&self) -> u32 {
         if self.wide { 52 } else { 48 }
     }

@@ -235,10 +235,7 @@ fn pages_to(can: Can, output: u64, count: u64, group: u64) -> Vec<Leaf> {
 /// A run of entries is written by adding a step to a descriptor. With 64K pages that gives the next address as far
 /// as 2^48, with 4K and 16K pages and 52-bit addresses as far as 2^50: above, the formats have bits elsewhere.
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "zeroing tables in each of ten forms takes Miri minutes"
-)]
+#[cfg_attr(miri, ignore = "zeroing tables in ten forms takes Miri minutes")]
 fn no_run_goes_beyond_the_address_where_the_descriptor_format_breaks() {
     for (size, place, group) in [
         (PageSize::K4, 50, 16),
@@ -304,10 +301,7 @@ proptest! {
 }
 
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "zeroing tables in each of ten forms takes Miri minutes"
-)]
+#[cfg_attr(miri, ignore = "zeroing tables in ten forms takes Miri minutes")]
 fn a_small_map_with_a_hole() {
     let can = capabilities(PageSize::K4, 48, false, false, true);
     for leaves in [Leaves::PAGES, Leaves::LARGEST] {
@@ -417,10 +411,7 @@ fn running_out_of_tables_is_reported_before_anything_is_done() {
 }
 
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "zeroing tables in each of ten forms takes Miri minutes"
-)]
+#[cfg_attr(miri, ignore = "zeroing tables in ten forms takes Miri minutes")]
 fn mapped_pages_are_not_written_over() {
     let can = capabilities(PageSize::K4, 48, false, false, false);
     let mut twice = pieces(&can.geometry, 30, 0, &[(0, 8)], Leaves::PAGES);

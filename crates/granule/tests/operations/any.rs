@@ -2,6 +2,7 @@
 //! freed.
 
 use crate::bench::{Bench, Setting};
+use crate::changes::READ_ONLY;
 use core::ops::ControlFlow;
 use granule::arch::bbm::BbmLevel;
 use granule::arch::{
@@ -9,8 +10,8 @@ use granule::arch::{
     PageSize, Permissions, PhysicalAddress, Stage2Geometry, VaRange, VirtualAddress,
 };
 use granule::table::{
-    AnyPageTables, FrameRun, Frames, Harvest, Holes, Leaves, Live, PageTables, PermissionChange,
-    Piece, TableEnvironment, TableError, Visit,
+    AnyPageTables, FrameRun, Frames, Harvest, Holes, Leaves, Live, PageTables, Piece,
+    TableEnvironment, TableError, Visit,
 };
 use granule_testing::cases::config;
 use granule_testing::held::Held;
@@ -56,10 +57,7 @@ fn calls<P: PageChoice, E: TableEnvironment>(tables: &mut PageTables<P, E>) -> V
         count: 3,
     }];
     let frames = Frames::Runs(&runs);
-    let read_only = PermissionChange {
-        writable: Some(false),
-        ..PermissionChange::NONE
-    };
+    let read_only = READ_ONLY;
     let device = |one: &mut Attributes| one.memory = MemoryType::Device;
     let mut answers = Vec::new();
     answer!(

@@ -2,12 +2,13 @@
 //! random trees is compared in [`random`](crate::random).
 
 use crate::bench::{Bench, Setting};
+use crate::changes::READ_ONLY;
 use granule::arch::bbm::BbmLevel;
 use granule::arch::tlbi::{TlbiOp, TlbiScope};
 use granule::arch::{
     Attributes, MemoryType, Page4K, PageSize, Permissions, Shareability, VaRange, VirtualAddress,
 };
-use granule::table::{Harvest, Holes, Leaves, PermissionChange, TableError, Visibility};
+use granule::table::{Harvest, Holes, Leaves, TableError, Visibility};
 use granule_testing::host::Event;
 use granule_testing::shape::{LARGE, PLAIN};
 use std::cell::Cell;
@@ -41,14 +42,9 @@ fn steps(events: &[Event]) -> String {
 /// operations.
 fn bench(attributes: Attributes) -> (Bench<Page4K>, VirtualAddress) {
     let geometry = PLAIN.geometry(PageSize::K4, 39, VaRange::Lower);
-    let setting = Setting {
-        range: false,
-        ..Setting::LIVE
-    };
+    let setting = Setting::LIVE.range(false);
     let mut bench = Bench::<Page4K>::new(&geometry, setting);
-    bench
-        .map(0x1_0000, 0x1_0000, 40 << 12, attributes, Leaves::LARGEST)
-        .unwrap();
+    bench.lay(0x1_0000, 0x1_0000, 40 << 12, attributes, Leaves::LARGEST);
     (bench, VirtualAddress(0x1_0000))
 }
 
@@ -113,10 +109,7 @@ fn tlbis_that_are_left_to_the_caller_do_not_leave_out_those_of_a_break() {
     tables.modify(last, 0x1000, Holes::Refuse, device).unwrap();
     assert_eq!(steps(&bench.host.take_events()), "sdtDisdi");
     let tables = &mut bench.tables;
-    let read_only = PermissionChange {
-        writable: Some(false),
-        ..PermissionChange::NONE
-    };
+    let read_only = READ_ONLY;
     tables
         .protect(last, 0x1000, read_only, Holes::Refuse)
         .unwrap();
@@ -145,17 +138,13 @@ fn the_access_flag_changes_in_place() {
 fn a_block_that_is_split_for_an_access_flag_is_invalidated_at_every_level() {
     for valid in [true, false] {
         let geometry = PLAIN.geometry(PageSize::K4, 39, VaRange::Lower);
-        let setting = Setting {
-            level_hint: true,
-            bbm: 2,
-            ..Setting::LIVE
-        };
+        let setting = Setting::LIVE.level_hint(true).bbm(2);
         let mut bench = Bench::<Page4K>::new(&geometry, setting);
         let unused = Attributes {
             accessed: false,
             ..RW
         };
-        bench.map(0, 0, 1 << 21, unused, Leaves::LARGEST).unwrap();
+        bench.lay(0, 0, 1 << 21, unused, Leaves::LARGEST);
         if !valid {
             bench.set_invalid(0, 1 << 21).unwrap();
         }
@@ -184,7 +173,7 @@ fn a_block_that_is_split_for_an_access_flag_is_invalidated_at_every_level() {
 fn private_tables_change_in_one_store_for_each_leaf() {
     let geometry = PLAIN.geometry(PageSize::K4, 39, VaRange::Lower);
     let mut bench = Bench::<Page4K>::new(&geometry, Setting::PRIVATE);
-    bench.map(0, 0, 0x8000, RW, Leaves::PAGES).unwrap();
+    bench.lay(0, 0, 0x8000, RW, Leaves::PAGES);
     let start = VirtualAddress(0x2000);
     let tables = &mut bench.tables;
     tables
@@ -207,7 +196,7 @@ fn with_lpa2_shareability_is_no_part_of_a_leaf() {
     let geometry = LARGE.geometry(PageSize::K4, 52, VaRange::Lower);
     let mut bench = Bench::<Page4K>::new(&geometry, Setting::LIVE);
     let output = 3 << 50;
-    bench.map(0, output, 0x1000, RW, Leaves::PAGES).unwrap();
+    bench.lay(0, output, 0x1000, RW, Leaves::PAGES);
     let start = VirtualAddress(0);
     let tables = &mut bench.tables;
     tables
@@ -224,14 +213,9 @@ fn a_break_that_would_cut_a_leaf_is_refused_or_runs_out_unchanged() {
     let geometry = PLAIN.geometry(PageSize::K4, 39, VaRange::Lower);
     let block = 2 << 20;
     for bbm in [0, 2] {
-        let setting = Setting {
-            bbm,
-            ..Setting::LIVE
-        };
+        let setting = Setting::LIVE.bbm(bbm);
         let mut bench = Bench::<Page4K>::new(&geometry, setting);
-        bench
-            .map(block, block, 2 * block, RW, Leaves::LARGEST)
-            .unwrap();
+        bench.lay(block, block, 2 * block, RW, Leaves::LARGEST);
         let from = 2 * block - 0x1000;
         let dump = bench.dump();
         let start = VirtualAddress(from);
@@ -433,7 +417,7 @@ fn an_empty_range_inside_a_leaf_changes_nothing() {
     };
     for setting in [Setting::PRIVATE, Setting::LIVE] {
         let mut bench = Bench::<Page4K>::new(&geometry, setting);
-        bench.map(0, 0, 2 << 20, dirty, Leaves::LARGEST).unwrap();
+        bench.lay(0, 0, 2 << 20, dirty, Leaves::LARGEST);
         bench.host.take_events();
         let inside = VirtualAddress(0x1000);
         for holes in [Holes::Refuse, Holes::Skip] {

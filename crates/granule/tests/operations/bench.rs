@@ -1,8 +1,8 @@
 //! Tables under test together with everything that watches them.
 
 use crate::reference::Reference;
+pub use crate::setting::Setting;
 use granule::arch::bbm::BbmLevel;
-use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Geometry, Page, PhysicalAddress};
 use granule::linear::LeafStats;
 use granule::table::{
@@ -16,51 +16,6 @@ use granule_testing::stage::{AttributeChangeOf, TestStage};
 use granule_testing::walk::{Arch, Tree};
 use std::collections::BTreeMap;
 use std::rc::Rc;
-
-/// The settings of tables under test.
-#[derive(Clone, Copy, Debug)]
-pub struct Setting {
-    pub live: bool,
-    pub range: bool,
-    pub level_hint: bool,
-    pub repeat: bool,
-    pub asid: Option<u16>,
-    /// The level of FEAT_BBM that is set for the tables.
-    pub bbm: u32,
-    /// The physical address of the first page for tables.
-    pub first: u64,
-    pub pages: usize,
-    /// Whether pages can be reserved. If not, the tree holds them.
-    pub reserves: bool,
-}
-
-impl Setting {
-    pub const PRIVATE: Self = Self {
-        live: false,
-        range: false,
-        level_hint: false,
-        repeat: false,
-        asid: None,
-        bbm: 0,
-        first: 0x4000_0000,
-        pages: if cfg!(miri) { 40 } else { 600 },
-        reserves: true,
-    };
-    pub const LIVE: Self = Self {
-        live: true,
-        range: true,
-        level_hint: true,
-        ..Self::PRIVATE
-    };
-
-    pub const fn capabilities(&self) -> TlbCapabilities {
-        TlbCapabilities {
-            range: self.range,
-            level_hint: self.level_hint,
-            repeat: self.repeat,
-        }
-    }
-}
 
 /// Tables, their host and the reference.
 pub struct Bench<P: Page, S: TestStage = Stage1> {
@@ -143,6 +98,18 @@ impl<P: Page, S: TestStage> Bench<P, S> {
         assert_eq!(found, expected, "map {start} {output:#x} {bytes:#x}");
         self.settle_as(Operation::Map, found);
         found
+    }
+
+    /// Maps what can be mapped.
+    pub fn lay(
+        &mut self,
+        offset: u64,
+        output: u64,
+        bytes: u64,
+        attributes: S::Attributes,
+        leaves: Leaves,
+    ) {
+        self.map(offset, output, bytes, attributes, leaves).unwrap();
     }
 
     /// A piece at an offset.
@@ -436,9 +403,7 @@ impl<P: Page, S: TestStage> Bench<P, S> {
                 arch: self.arch,
                 operation,
                 live: self.setting.live,
-                repeat: self.setting.repeat,
                 asid: self.setting.asid,
-                bbm: self.setting.bbm,
                 before: &self.tree,
                 after: &after,
                 events: &events,

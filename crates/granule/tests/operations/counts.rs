@@ -4,16 +4,19 @@
 //! or 8192 entries, and each entry of a new table is stored exactly once.
 
 use crate::bench::Setting;
+use crate::changes::READ_ONLY;
 use granule::arch::{
     Attributes, Geometry, Page, Page4K, Page16K, Page64K, PageSize, Permissions, PhysicalAddress,
     VaRange, VirtualAddress,
 };
-use granule::table::{Holes, Leaves, PageTables, PermissionChange, Visit};
+use granule::table::{Holes, Leaves, PageTables, Visit};
 use granule_testing::held::Held;
 use granule_testing::host::{self, Event, Host};
 use granule_testing::shape::{LARGE, PLAIN};
 use granule_trace::recorder::{Counted, Counters, Counts};
 
+const PAGES: Leaves = Leaves::PAGES;
+const LARGEST: Leaves = Leaves::LARGEST;
 const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
 
 /// One mapping into an empty tree and what it takes.
@@ -29,6 +32,27 @@ struct CountCase {
     root_stores: u64,
     /// Leaf entries, contiguous members counted each.
     leaf_entries: u64,
+}
+
+/// A mapping, and its tables, stores into the root and leaf entries.
+const fn case(
+    what: &'static str,
+    start: u64,
+    output: u64,
+    bytes: u64,
+    leaves: Leaves,
+    [tables, root_stores, leaf_entries]: [u64; 3],
+) -> CountCase {
+    CountCase {
+        what,
+        start,
+        output,
+        bytes,
+        leaves,
+        tables,
+        root_stores,
+        leaf_entries,
+    }
 }
 
 fn count<P: Page>(geometry: &Geometry, live: bool, case: &CountCase) {
@@ -99,10 +123,7 @@ fn count<P: Page>(geometry: &Geometry, live: bool, case: &CountCase) {
     });
     assert_eq!(leaf_entries, case.leaf_entries, "{what}: leaves");
     // Permissions: one store for each leaf entry; then all of it goes and tables are given back.
-    let change = PermissionChange {
-        writable: Some(false),
-        ..PermissionChange::NONE
-    };
+    let change = READ_ONLY;
     let before = counters.get();
     tables
         .protect(start, case.bytes, change, Holes::Refuse)
@@ -123,58 +144,14 @@ fn stores_and_tables_with_4k_pages() {
     // Root at level 0, 512 GiB an entry.
     let geometry = PLAIN.geometry(PageSize::K4, 48, VaRange::Upper);
     let gib = 1 << 30;
+    #[rustfmt::skip]
     let cases = [
-        CountCase {
-            what: "one table of pages",
-            start: 0,
-            output: 0,
-            bytes: 2 << 20,
-            leaves: Leaves::PAGES,
-            tables: 3,
-            root_stores: 1,
-            leaf_entries: 512,
-        },
-        CountCase {
-            what: "64 MiB in pages",
-            start: gib,
-            output: 0x8000_0000,
-            bytes: 64 << 20,
-            leaves: Leaves::PAGES,
-            tables: 2 + 32,
-            root_stores: 1,
-            leaf_entries: 32 * 512,
-        },
-        CountCase {
-            what: "four blocks of 1 GiB",
-            start: 0,
-            output: 0x4000_0000,
-            bytes: 4 * gib,
-            leaves: Leaves::LARGEST,
-            tables: 1,
-            root_stores: 1,
-            leaf_entries: 4,
-        },
-        CountCase {
-            what: "1 GiB and a page on either side",
-            start: gib - 0x1000,
-            output: 3 * gib - 0x1000,
-            bytes: gib + 0x2000,
-            leaves: Leaves::LARGEST,
-            // Level 1; then level 2 and level 3 before and after the block.
-            tables: 1 + 2 + 2,
-            root_stores: 1,
-            leaf_entries: 3,
-        },
-        CountCase {
-            what: "pages across two entries of the root",
-            start: 512 * gib - 0x2000,
-            output: 0x1000,
-            bytes: 0x4000,
-            leaves: Leaves::LARGEST,
-            tables: 6,
-            root_stores: 2,
-            leaf_entries: 4,
-        },
+        case("one table of pages", 0, 0, 2 << 20, PAGES, [3, 1, 512]),
+        case("64 MiB in pages", gib, 0x8000_0000, 64 << 20, PAGES, [2 + 32, 1, 32 * 512]),
+        case("four blocks of 1 GiB", 0, 0x4000_0000, 4 * gib, LARGEST, [1, 1, 4]),
+        // Level 1; then level 2 and level 3 before and after the block.
+        case("1 GiB and a page on either side", gib - 0x1000, 3 * gib - 0x1000, gib + 0x2000, LARGEST, [1 + 2 + 2, 1, 3]),
+        case("pages across two entries of the root", 512 * gib - 0x2000, 0x1000, 0x4000, LARGEST, [6, 2, 4]),
     ];
     for case in &cases[..if cfg!(miri) { 1 } else { cases.len() }] {
         count::<Page4K>(&geometry, false, case);
@@ -183,35 +160,15 @@ fn stores_and_tables_with_4k_pages() {
 }
 
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "tables of 2048 entries take Miri minutes; 4K runs the same code"
-)]
+#[cfg_attr(miri, ignore = "2048 entries take minutes; 4K runs the same code")]
 fn stores_and_tables_with_16k_pages() {
     // Root at level 1, 64 GiB an entry.
     let geometry = PLAIN.geometry(PageSize::K16, 47, VaRange::Upper);
     let mib = 1 << 20;
+    #[rustfmt::skip]
     let cases = [
-        CountCase {
-            what: "two tables of pages",
-            start: 64 * mib,
-            output: 64 * mib,
-            bytes: 64 * mib,
-            leaves: Leaves::PAGES,
-            tables: 1 + 2,
-            root_stores: 1,
-            leaf_entries: 2 * 2048,
-        },
-        CountCase {
-            what: "32 blocks with the hint",
-            start: 0,
-            output: 1 << 30,
-            bytes: 1 << 30,
-            leaves: Leaves::LARGEST,
-            tables: 1,
-            root_stores: 1,
-            leaf_entries: 32,
-        },
+        case("two tables of pages", 64 * mib, 64 * mib, 64 * mib, PAGES, [1 + 2, 1, 2 * 2048]),
+        case("32 blocks with the hint", 0, 1 << 30, 1 << 30, LARGEST, [1, 1, 32]),
     ];
     for case in &cases {
         count::<Page16K>(&geometry, false, case);
@@ -220,35 +177,15 @@ fn stores_and_tables_with_16k_pages() {
 }
 
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "tables of 8192 entries take Miri minutes; 4K runs the same code"
-)]
+#[cfg_attr(miri, ignore = "8192 entries take minutes; 4K runs the same code")]
 fn stores_and_tables_with_64k_pages() {
     // Root at level 1, 4 TiB an entry; with 52-bit output addresses a block.
     let geometry = LARGE.geometry(PageSize::K64, 52, VaRange::Upper);
     let tib = 1 << 40;
+    #[rustfmt::skip]
     let cases = [
-        CountCase {
-            what: "a table of pages",
-            start: 512 << 20,
-            output: 0,
-            bytes: 512 << 20,
-            leaves: Leaves::PAGES,
-            tables: 2,
-            root_stores: 1,
-            leaf_entries: 8192,
-        },
-        CountCase {
-            what: "three blocks of 4 TiB in the root itself",
-            start: 4 * tib,
-            output: 8 * tib,
-            bytes: 12 * tib,
-            leaves: Leaves::LARGEST,
-            tables: 0,
-            root_stores: 3,
-            leaf_entries: 3,
-        },
+        case("a table of pages", 512 << 20, 0, 512 << 20, PAGES, [2, 1, 8192]),
+        case("three blocks of 4 TiB in the root itself", 4 * tib, 8 * tib, 12 * tib, LARGEST, [0, 3, 3]),
     ];
     for case in &cases {
         count::<Page64K>(&geometry, false, case);

@@ -1,6 +1,7 @@
 //! Every way an operation can be refused, with the exact answer.
 
 use crate::bench::{Bench, Setting};
+use crate::changes::READ_ONLY;
 use granule::arch::bbm::BbmLevel;
 use granule::arch::tlbi::TlbiOp;
 use granule::arch::{
@@ -14,10 +15,6 @@ use granule_testing::host::{self, Event, Host};
 use granule_testing::shape::{LARGE, PLAIN};
 
 const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
-const READ_ONLY: PermissionChange = PermissionChange {
-    writable: Some(false),
-    ..PermissionChange::NONE
-};
 
 /// One line for people: what, where, and with numbers.
 fn one_line(error: TableError, words: &[&str]) {
@@ -112,10 +109,7 @@ fn outside_the_space() {
 }
 
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "tables of 8192 entries take Miri minutes; 4K runs the same code"
-)]
+#[cfg_attr(miri, ignore = "8192 entries take minutes; 4K runs the same code")]
 fn output_too_large() {
     // 40 bits of physical address; then 52, where the format holds them.
     let small = granule_testing::shape::Cpu {
@@ -144,9 +138,7 @@ fn output_too_large() {
             one_line(error, &[&pa_bits.to_string(), &format!("{output:#x}")]);
         }
         // The last page there is can be had.
-        bench
-            .map(page, top - page, page, RW, Leaves::LARGEST)
-            .unwrap();
+        bench.lay(page, top - page, page, RW, Leaves::LARGEST);
     }
 }
 
@@ -155,12 +147,8 @@ fn already_mapped() {
     let geometry = LARGE.geometry(PageSize::K4, 48, VaRange::Upper);
     let mut bench = Bench::<Page4K>::new(&geometry, Setting::LIVE);
     let block = 0x20_0000;
-    bench
-        .map(4 * block, 0x4000_0000, block, RW, Leaves::LARGEST)
-        .unwrap();
-    bench
-        .map(block + 0x3000, 0x1000, 0x1000, RW, Leaves::PAGES)
-        .unwrap();
+    bench.lay(4 * block, 0x4000_0000, block, RW, Leaves::LARGEST);
+    bench.lay(block + 0x3000, 0x1000, 0x1000, RW, Leaves::PAGES);
     // Over a block from below, inside it, and over a page in a table that would become a block.
     for (offset, bytes, at) in [
         (3 * block, 4 * block, 4 * block),
@@ -180,10 +168,8 @@ fn already_mapped() {
 fn not_mapped() {
     let geometry = LARGE.geometry(PageSize::K16, 47, VaRange::Upper);
     let mut bench = Bench::<Page16K>::new(&geometry, Setting::LIVE);
-    bench
-        .map(0x4000, 0x4000, 0x8000, RW, Leaves::PAGES)
-        .unwrap();
-    bench.map(0x1_0000, 0, 0x4000, RW, Leaves::PAGES).unwrap();
+    bench.lay(0x4000, 0x4000, 0x8000, RW, Leaves::PAGES);
+    bench.lay(0x1_0000, 0, 0x4000, RW, Leaves::PAGES);
     for (offset, bytes, at) in [
         (0, 0x8000, 0),
         (0x4000, 0x10000, 0xc000),
@@ -218,7 +204,7 @@ fn inside_a_leaf() {
         let mut bench = Bench::<Page4K>::new(&geometry, Setting::LIVE);
         let leaf = if bytes == 2 << 39 { 1 << 39 } else { bytes };
         let leaves = Leaves { top, contiguous };
-        bench.map(bytes, bytes, bytes, RW, leaves).unwrap();
+        bench.lay(bytes, bytes, bytes, RW, leaves);
         for (start, length, edge) in [
             (bytes + 0x1000, bytes, bytes + 0x1000),
             (0, bytes + 0x1000, bytes + 0x1000),
@@ -304,7 +290,7 @@ fn nothing_at_all() {
     // Ranges of no bytes are fine everywhere and do nothing.
     let geometry = PLAIN.geometry(PageSize::K4, 48, VaRange::Lower);
     let mut bench = Bench::<Page4K>::new(&geometry, Setting::PRIVATE);
-    bench.map(0x1000, 0x1000, 0, RW, Leaves::LARGEST).unwrap();
+    bench.lay(0x1000, 0x1000, 0, RW, Leaves::LARGEST);
     bench.unmap(0x1000, 0).unwrap();
     bench.protect(0x1000, 0, READ_ONLY, Holes::Refuse).unwrap();
     let nothing = PermissionChange::default();
@@ -318,9 +304,7 @@ fn nothing_at_all() {
 fn a_tree_is_taken_over_from_its_root() {
     let geometry = LARGE.geometry(PageSize::K4, 52, VaRange::Lower);
     let mut bench = Bench::<Page4K>::new(&geometry, Setting::PRIVATE);
-    bench
-        .map(0x1000, 0x1000, 0x3000, RW, Leaves::PAGES)
-        .unwrap();
+    bench.lay(0x1000, 0x1000, 0x3000, RW, Leaves::PAGES);
     let before = bench.dump();
     let Held::Private(tables) = bench.tables else {
         panic!("the setting is private");
@@ -402,10 +386,7 @@ fn settings_are_kept<P: PageChoice>() {
         // SAFETY: no CPU walks the tables.
         let mut live = unsafe { tables.make_live() };
         host.take_events();
-        let read_only = PermissionChange {
-            writable: Some(false),
-            ..PermissionChange::NONE
-        };
+        let read_only = READ_ONLY;
         // SAFETY: nobody uses the memory.
         let changed = unsafe { live.changes() };
         // At level 0 the group could not be split.

@@ -5,22 +5,19 @@
 //! reserved, those that the tree held by then are all given back.
 
 use crate::bench::{Bench, Setting};
+use crate::changes::READ_ONLY;
 use crate::split::{only, pairs, shapes};
 use granule::arch::LeafSize;
 use granule::arch::{
     Attributes, Dispatch, Geometry, Page, Page4K, Page16K, PageSize, Permissions, PhysicalAddress,
     VaRange,
 };
-use granule::table::{Holes, Leaves, PageTables, PermissionChange, TableError};
+use granule::table::{Holes, Leaves, PageTables, TableError};
 use granule_testing::host::{self, Host, Runs};
 use granule_testing::shape::{self, LARGE, PLAIN};
 use granule_testing::walk::Arch;
 
 const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
-const READ_ONLY: PermissionChange = PermissionChange {
-    writable: Some(false),
-    ..PermissionChange::NONE
-};
 
 /// Whether the tables are live, and whether pages can be reserved.
 pub const EVERY: [(bool, bool); 4] = [(false, false), (false, true), (true, false), (true, true)];
@@ -52,7 +49,7 @@ fn at_every_allocation<P: Page>(geometry: &Geometry, setting: Setting, runs: Run
     // Something is there already, in tables that the mapping shares.
     if arch.start_level() < 3 {
         let below = offset - 2 * arch.page();
-        bench.map(below, 0, arch.page(), RW, Leaves::PAGES).unwrap();
+        bench.lay(below, 0, arch.page(), RW, Leaves::PAGES);
     }
     // How many it takes, by the reference's count of the tree before and after.
     let before = bench.reference.tables();
@@ -82,7 +79,7 @@ fn at_every_allocation<P: Page>(geometry: &Geometry, setting: Setting, runs: Run
         assert_eq!(bench.host.given_out(), before);
     }
     bench.host.set_budget(needed);
-    bench.map(offset, output, bytes, RW, leaves).unwrap();
+    bench.lay(offset, output, bytes, RW, leaves);
     assert_eq!(bench.host.given_out(), before + needed);
     // No table is needed to take it away again.
     bench.host.set_budget(0);
@@ -114,11 +111,7 @@ fn running_out_leaves_everything_as_it_was() {
     let mut failed = 0;
     for geometry in shapes {
         for (live, reserves) in EVERY {
-            let setting = Setting {
-                live,
-                reserves,
-                ..Setting::LIVE
-            };
+            let setting = Setting::LIVE.live(live).reserves(reserves);
             for runs in [Runs::Long, Runs::Scattered] {
                 let one = AtEveryAllocation {
                     geometry,
@@ -153,7 +146,7 @@ fn many_tables_of_pages() {
         assert_eq!(bench.dump(), dump);
         bench.host.take_events();
         bench.host.set_budget(needed);
-        bench.map(0, 0, bytes, RW, Leaves::PAGES).unwrap();
+        bench.lay(0, 0, bytes, RW, Leaves::PAGES);
     }
 }
 
@@ -191,7 +184,7 @@ impl Dispatch for Exhausted {
         } = self;
         let mut bench = Bench::<P>::new(&geometry, setting);
         let (start, page) = (from.bytes, bench.arch.page());
-        bench.map(start, start, start, RW, only(from)).unwrap();
+        bench.lay(start, start, start, RW, only(from));
         // From inside the first of the smaller leaves to inside the last: both ends are cut.
         let first = start + to.bytes - page;
         let bytes = from.bytes - 2 * (to.bytes - page);
@@ -233,10 +226,7 @@ impl Dispatch for Exhausted {
 }
 
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "whole tables, and the reference of all they map, take Miri minutes"
-)]
+#[cfg_attr(miri, ignore = "whole tables and their reference take Miri minutes")]
 fn running_out_while_splitting() {
     let mut refused = 0;
     for geometry in shapes() {
@@ -250,12 +240,7 @@ fn running_out_while_splitting() {
         }
         for (from, to) in pairs {
             for (live, reserves) in EVERY {
-                let setting = Setting {
-                    live,
-                    reserves,
-                    bbm: 3,
-                    ..Setting::LIVE
-                };
+                let setting = Setting::LIVE.live(live).reserves(reserves).bbm(3);
                 let one = Exhausted {
                     geometry,
                     from,

@@ -32,7 +32,7 @@ impl Dispatch for AcrossTheBreak {
             let mut bench = Bench::<P>::new(&self.0, setting);
             // Outputs that cross it inside a table, in tables that cross it themselves.
             let output = (1 << place) - table - page;
-            bench.map(0, output, 3 * table, RW, Leaves::PAGES).unwrap();
+            bench.lay(0, output, 3 * table, RW, Leaves::PAGES);
             let levels = bench.tree.tables.iter().filter(|t| t.level == 3);
             let low = levels.clone().filter(|t| t.address < 1 << place).count();
             assert!(low > 0 && low < levels.count(), "tables on both sides");
@@ -58,12 +58,8 @@ fn a_visited_run_ends_where_the_addition_would_carry_into_other_bits() {
         guarded: true,
         ..Permissions::READ_WRITE
     });
-    bench
-        .map(0x1000, (1 << 50) - 0x1000, 0x1000, RW, Leaves::PAGES)
-        .unwrap();
-    bench
-        .map(0x2000, 0, 0x1000, guarded, Leaves::PAGES)
-        .unwrap();
+    bench.lay(0x1000, (1 << 50) - 0x1000, 0x1000, RW, Leaves::PAGES);
+    bench.lay(0x2000, 0, 0x1000, guarded, Leaves::PAGES);
     let mut leaves = Vec::new();
     bench.tables.visit_runs(|entry| {
         if entry.level == Level::L3 {

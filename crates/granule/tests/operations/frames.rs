@@ -113,7 +113,7 @@ fn consecutive_frames_get_blocks_and_groups() {
 fn frames_that_cannot_be_mapped() {
     let geometry = PLAIN.geometry(PageSize::K64, 42, VaRange::Lower);
     let mut bench = Bench::<Page64K>::new(&geometry, Setting::LIVE);
-    bench.map(0x4_0000, 0, 0x1_0000, RW, Leaves::PAGES).unwrap();
+    bench.lay(0x4_0000, 0, 0x1_0000, RW, Leaves::PAGES);
     let dump = bench.dump();
     let start = bench.reference.address(0);
     let page_size = PageSize::K64;
@@ -171,7 +171,7 @@ fn running_out_at_every_table() {
     let geometry = PLAIN.geometry(PageSize::K4, 48, VaRange::Upper);
     let mut bench = Bench::<Page4K>::new(&geometry, Setting::LIVE);
     bench.host.set_runs(Runs::Scattered);
-    bench.map(0x1000, 0, 0x1000, RW, Leaves::PAGES).unwrap();
+    bench.lay(0x1000, 0, 0x1000, RW, Leaves::PAGES);
     // Pages at the end of the first gigabyte, a block, and pages after it: level 3, then levels 2
     // and 3, in tables that are partly there.
     let gib = 1 << 30;
@@ -240,7 +240,7 @@ impl Dispatch for FramesCase {
         }
         if let Some(mapped) = self.mapped {
             let at = (offset + mapped * page) % arch.span();
-            bench.map(at, 0, page, RW, Leaves::PAGES).unwrap();
+            bench.lay(at, 0, page, RW, Leaves::PAGES);
         }
         let frames = single(&runs, page);
         let frames = if self.alone {

@@ -156,8 +156,7 @@ unsafe impl TableEnvironment for Updated {
 
     fn invalidate(&mut self, instruction: Maintenance) {
         if let Maintenance::Tlbi(..) = instruction {
-            // Every TLBI of these operations reaches the page's leaf; the replay of other tests checks
-            // that they do.
+            // Every TLBI of these operations reaches the page's leaf; other tests check that they do.
             *self.cpus.group.borrow_mut() = None;
         }
         self.inner.invalidate(instruction);

@@ -1,8 +1,8 @@
 //! Making all leaves of a range small: what it takes exactly, where it is refused, and that it is
 //! all or nothing.
 //!
-//! The numbers are worked out from the architecture's geometry; the order of stores and
-//! invalidations, and that translations stay as they were, is performed by replay.
+//! The numbers are worked out from the architecture's geometry. The order of stores and invalidations is the model's:
+//! `crates/granule-model/tests/harness`.
 
 use crate::bench::{Bench, Setting};
 use crate::split::{only, pairs, shapes};
@@ -86,9 +86,7 @@ fn limit<P: Page>(
             arch: bench.arch,
             operation: Operation::Protect,
             live: bench.setting.live,
-            repeat: bench.setting.repeat,
             asid: bench.setting.asid,
-            bbm: bench.setting.bbm,
             before: &before,
             after: &after,
             events: &events,
@@ -122,10 +120,7 @@ impl Dispatch for Pair {
         let takes = takes(&arch, from, to);
         let host = Host::new(&geometry, 0x4000_0000, takes.tables as usize + 8);
         let counters = Counters::new();
-        let setting = Setting {
-            bbm: 3,
-            ..Setting::LIVE
-        };
+        let setting = Setting { ..Setting::LIVE };
         let inner = host::environment(&host, setting.capabilities());
         let environment = Counted::new(inner, &counters);
         let tables = PageTables::<P, _>::new(geometry, environment).unwrap();
@@ -170,9 +165,7 @@ impl Dispatch for Pair {
             arch,
             operation: Operation::Protect,
             live: true,
-            repeat: false,
             asid: None,
-            bbm: 3,
             before: &before.1,
             after: &after.1,
             events: &events,
@@ -195,10 +188,7 @@ impl Dispatch for Pair {
 }
 
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "whole tables, and the reference of all they map, take Miri minutes"
-)]
+#[cfg_attr(miri, ignore = "whole tables and their reference take Miri minutes")]
 fn every_size_down_to_every_smaller_one() {
     let mut found = Vec::new();
     for geometry in shapes() {
@@ -249,7 +239,7 @@ impl Dispatch for Refused {
         };
         let mut bench = Bench::<P>::new(&geometry, setting);
         let start = from.bytes;
-        bench.map(start, start, start, RW, only(from)).unwrap();
+        bench.lay(start, start, start, RW, only(from));
         let deeper = to.level > from.level;
         let least = if deeper { 2 } else { 1 };
         let level = from.level.number() + i32::from(deeper);
@@ -279,10 +269,7 @@ impl Dispatch for Refused {
 }
 
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "whole tables, and the reference of all they map, take Miri minutes"
-)]
+#[cfg_attr(miri, ignore = "whole tables and their reference take Miri minutes")]
 fn refused_exactly_where_the_rules_do_not_allow_it() {
     let mut refused = [0; 5];
     for geometry in shapes() {
@@ -318,38 +305,22 @@ fn mixed(setting: Setting) -> Bench<Page4K> {
     // pages, a block far away.
     let largest = Leaves::LARGEST;
     let (first, behind) = (60 * mib, 100 * mib);
-    bench
-        .map(first, first, behind - first, RW, largest)
-        .unwrap();
-    bench
-        .map(behind, behind, 7 * 4096, READ, Leaves::PAGES)
-        .unwrap();
-    bench
-        .map(110 * mib, 110 * mib, 256 << 10, RW, largest)
-        .unwrap();
-    bench.map(1 << 30, 1 << 30, 2 * mib, RW, largest).unwrap();
+    bench.lay(first, first, behind - first, RW, largest);
+    bench.lay(behind, behind, 7 * 4096, READ, Leaves::PAGES);
+    bench.lay(110 * mib, 110 * mib, 256 << 10, RW, largest);
+    bench.lay(1 << 30, 1 << 30, 2 * mib, RW, largest);
     bench.set_invalid(62 * mib, 2 * mib).unwrap();
     bench
 }
 
-const LIVE: Setting = Setting {
-    bbm: 2,
-    ..Setting::LIVE
-};
+const LIVE: Setting = Setting::LIVE.bbm(2);
 
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "whole tables, and the reference of all they map, take Miri minutes"
-)]
+#[cfg_attr(miri, ignore = "whole tables and their reference take Miri minutes")]
 fn a_range_with_everything_in_it() {
     for live in [true, false] {
         for repeat in [false, true] {
-            let mut bench = mixed(Setting {
-                live,
-                repeat,
-                ..LIVE
-            });
+            let mut bench = mixed(LIVE.live(live).repeat(repeat));
             let present_invalid = bench.tree.present_invalid.len();
             assert!(present_invalid > 0);
             // 20 blocks of 2 MiB, and one far away.
@@ -368,10 +339,7 @@ fn a_range_with_everything_in_it() {
 }
 
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "whole tables, and the reference of all they map, take Miri minutes"
-)]
+#[cfg_attr(miri, ignore = "whole tables and their reference take Miri minutes")]
 fn leaves_at_the_ends_are_split_whole_and_the_rest_stays() {
     let mut bench = mixed(LIVE);
     let page = bench.arch.page();
@@ -411,10 +379,7 @@ fn leaves_at_the_ends_are_split_whole_and_the_rest_stays() {
 }
 
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "whole tables, and the reference of all they map, take Miri minutes"
-)]
+#[cfg_attr(miri, ignore = "whole tables and their reference take Miri minutes")]
 fn running_out_leaves_everything_as_it_was() {
     let mut bench = mixed(LIVE);
     let dump = bench.dump();
@@ -438,9 +403,7 @@ fn limited_present_invalid_leaves_are_visible_to_walkers() {
     for (offset, bytes) in [(64 << 10, 64 << 10), (2 << 20, 2 << 20)] {
         let geometry = PLAIN.geometry(PageSize::K4, 48, VaRange::Upper);
         let mut bench = Bench::<Page4K>::new(&geometry, Setting::LIVE);
-        bench
-            .map(offset, offset, bytes, RW, Leaves::LARGEST)
-            .unwrap();
+        bench.lay(offset, offset, bytes, RW, Leaves::LARGEST);
         let start = bench.reference.address(offset);
         bench.tables.set_invalid(start, bytes).unwrap();
         bench.host.take_events();

@@ -52,10 +52,8 @@ fn pages_of<P: Page>() {
     let geometry = PLAIN.geometry(P::SIZE, 48, VaRange::Upper);
     let mut bench = Bench::<P>::new(&geometry, Setting::LIVE);
     let block = bench.arch.entry_bytes(2);
-    bench.map(0, block, block, RW, Leaves::LARGEST).unwrap();
-    bench
-        .map(block, 2 * block, 8 * page, RW, Leaves::PAGES)
-        .unwrap();
+    bench.lay(0, block, block, RW, Leaves::LARGEST);
+    bench.lay(block, 2 * block, 8 * page, RW, Leaves::PAGES);
     let pages = bench.reference.address(block);
     let at = |number: u64| VirtualAddress(pages.0 + number * page);
     // Every word of every table there is.
@@ -200,9 +198,7 @@ fn nothing_beside_the_pages_and_the_way_to_them_is_looked_at() {
     // Pages on both sides of a boundary of every level but the first.
     let boundary = bench.arch.entry_bytes(0);
     let from = boundary - 20 * page;
-    bench
-        .map(from, boundary, 40 * page, RW, Leaves::PAGES)
-        .unwrap();
+    bench.lay(from, boundary, 40 * page, RW, Leaves::PAGES);
     for (offset, count) in [
         (boundary - page, 1),
         (boundary, 1),
@@ -246,8 +242,8 @@ fn a_part_of_a_group_or_a_block_is_refused() {
     let mut bench = Bench::<Page4K>::new(&geometry, Setting::LIVE);
     let block = bench.arch.entry_bytes(2);
     let group = 16 * page;
-    bench.map(0, 0, block, RW, Leaves::LARGEST).unwrap();
-    bench.map(block, block, group, RW, Leaves::LARGEST).unwrap();
+    bench.lay(0, 0, block, RW, Leaves::LARGEST);
+    bench.lay(block, block, group, RW, Leaves::LARGEST);
     for present_invalid in [false, true] {
         for (leaf, leaf_bytes) in [(0, block), (block, group)] {
             if present_invalid {

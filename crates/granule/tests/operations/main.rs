@@ -5,10 +5,7 @@
 
 #![allow(unsafe_code, reason = "the tests call unsafe operations")]
 #![allow(clippy::unwrap_used, clippy::expect_used, unreachable_pub)]
-#![allow(
-    missing_debug_implementations,
-    reason = "test fixtures print what they need to"
-)]
+#![allow(missing_debug_implementations, reason = "fixtures of tests")]
 
 mod accesses;
 mod any;
@@ -30,6 +27,7 @@ mod one_page;
 mod present_invalid;
 mod random;
 mod reference;
+mod setting;
 mod split;
 mod stage2;
 mod step;

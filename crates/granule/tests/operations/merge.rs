@@ -21,11 +21,7 @@ const BLOCK: u64 = 2 << 20;
 
 fn bench(live: bool, bbm: u32) -> Bench<Page4K> {
     let geometry = PLAIN.geometry(PageSize::K4, 48, VaRange::Upper);
-    let setting = Setting {
-        live,
-        bbm,
-        ..Setting::LIVE
-    };
+    let setting = Setting::LIVE.live(live).bbm(bbm);
     Bench::new(&geometry, setting)
 }
 
@@ -43,10 +39,7 @@ fn leaves(tree: &Tree, level: i32) -> (usize, usize) {
 }
 
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "whole tables, and the reference of all they map, take Miri minutes"
-)]
+#[cfg_attr(miri, ignore = "whole tables and their reference take Miri minutes")]
 fn pages_and_blocks_become_the_largest_leaf() {
     for live in [false, true] {
         let mut bench = bench(live, 2);
@@ -56,8 +49,8 @@ fn pages_and_blocks_become_the_largest_leaf() {
             contiguous: false,
         };
         let rest = gib - BLOCK;
-        bench.map(gib, gib, rest, RW, blocks).unwrap();
-        bench.map(gib + rest, gib + rest, BLOCK, RW, page).unwrap();
+        bench.lay(gib, gib, rest, RW, blocks);
+        bench.lay(gib + rest, gib + rest, BLOCK, RW, page);
         let span = bench.arch.span();
         let done = bench.merge(0, span, Leaves::LARGEST).unwrap();
         assert_eq!(done, merged(2, 0));
@@ -72,10 +65,7 @@ fn pages_and_blocks_become_the_largest_leaf() {
 }
 
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "whole tables, and the reference of all they map, take Miri minutes"
-)]
+#[cfg_attr(miri, ignore = "whole tables and their reference take Miri minutes")]
 fn no_larger_than_asked_for() {
     let cases = [
         (Leaves::PAGES, merged(0, 0)),
@@ -97,24 +87,17 @@ fn no_larger_than_asked_for() {
     ];
     for (limit, expected) in cases.into_iter().take(if cfg!(miri) { 2 } else { 4 }) {
         let mut bench = bench(true, 3);
-        bench
-            .map(BLOCK, BLOCK, 2 * BLOCK, RW, Leaves::PAGES)
-            .unwrap();
+        bench.lay(BLOCK, BLOCK, 2 * BLOCK, RW, Leaves::PAGES);
         let span = bench.arch.span();
         assert_eq!(bench.merge(0, span, limit).unwrap(), expected);
     }
 }
 
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "whole tables, and the reference of all they map, take Miri minutes"
-)]
+#[cfg_attr(miri, ignore = "whole tables and their reference take Miri minutes")]
 fn only_what_the_range_holds_whole() {
     let mut bench = bench(true, 3);
-    bench
-        .map(BLOCK, BLOCK, 2 * BLOCK, RW, Leaves::PAGES)
-        .unwrap();
+    bench.lay(BLOCK, BLOCK, 2 * BLOCK, RW, Leaves::PAGES);
     // One page short of a group, of a block: what is whole inside becomes groups.
     let all = Leaves::LARGEST;
     assert_eq!(bench.merge(BLOCK + PAGE, GROUP, all).unwrap(), merged(0, 0));
@@ -133,13 +116,10 @@ fn only_what_the_range_holds_whole() {
 }
 
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "whole tables, and the reference of all they map, take Miri minutes"
-)]
+#[cfg_attr(miri, ignore = "whole tables and their reference take Miri minutes")]
 fn only_what_is_alike() {
     let block = |bench: &mut Bench<Page4K>, output: u64| {
-        bench.map(BLOCK, output, BLOCK, RW, Leaves::PAGES).unwrap();
+        bench.lay(BLOCK, output, BLOCK, RW, Leaves::PAGES);
     };
     let all = Leaves::LARGEST;
     type Change = fn(&mut Bench<Page4K>);
@@ -215,7 +195,7 @@ fn a_group_that_reaches_out_of_the_space_is_not_made() {
             top: Level::L2,
             contiguous: false,
         };
-        bench.map(0, 0, span, RW, leaves).unwrap();
+        bench.lay(0, 0, span, RW, leaves);
         assert_eq!(
             bench.merge(0, span, Leaves::LARGEST).unwrap(),
             merged(0, groups)
@@ -224,10 +204,7 @@ fn a_group_that_reaches_out_of_the_space_is_not_made() {
 }
 
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "whole tables, and the reference of all they map, take Miri minutes"
-)]
+#[cfg_attr(miri, ignore = "whole tables and their reference take Miri minutes")]
 fn the_levels_of_bbm() {
     for (bbm, expected) in [
         (0, merged(0, 0)),
@@ -254,10 +231,7 @@ fn freed(events: &[Event]) -> usize {
 }
 
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "whole tables, and the reference of all they map, take Miri minutes"
-)]
+#[cfg_attr(miri, ignore = "whole tables and their reference take Miri minutes")]
 fn unlinked_tables_wait_for_tlbis_of_every_small_leaf() {
     // 40 tables: 32 wait together, then 8. Without operations on ranges all of the TLB goes, for
     // that many pages; each table of its own takes one for each of its pages.
@@ -265,17 +239,11 @@ fn unlinked_tables_wait_for_tlbis_of_every_small_leaf() {
     let rounds: &[usize] = if cfg!(miri) { &[1] } else { &[32, 8] };
     for range in [false, true] {
         let geometry = PLAIN.geometry(PageSize::K4, 48, VaRange::Lower);
-        let setting = Setting {
-            range,
-            bbm: 3,
-            ..Setting::LIVE
-        };
+        let setting = Setting::LIVE.range(range).bbm(3);
         let mut bench = Bench::<Page4K>::new(&geometry, setting);
         let bytes = blocks as u64 * BLOCK;
         // Not at a multiple of 32 MiB: no groups of blocks come of it.
-        bench
-            .map(BLOCK, 5 * BLOCK, bytes, RW, Leaves::PAGES)
-            .unwrap();
+        bench.lay(BLOCK, 5 * BLOCK, bytes, RW, Leaves::PAGES);
         bench.host.take_events();
         let start = bench.reference.address(BLOCK);
         bench.tables.merge(start, bytes, Leaves::LARGEST).unwrap();
@@ -317,15 +285,12 @@ fn unlinked_tables_wait_for_tlbis_of_every_small_leaf() {
 }
 
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "whole tables, and the reference of all they map, take Miri minutes"
-)]
+#[cfg_attr(miri, ignore = "whole tables and their reference take Miri minutes")]
 fn one_address_reaches_all_of_what_was_merged() {
     // After the merge nothing small may be cached: the change of the block invalidates by one
     // address of it.
     let mut bench = bench(true, 3);
-    bench.map(BLOCK, BLOCK, BLOCK, RW, Leaves::PAGES).unwrap();
+    bench.lay(BLOCK, BLOCK, BLOCK, RW, Leaves::PAGES);
     bench.merge(BLOCK, BLOCK, Leaves::LARGEST).unwrap();
     let start = bench.reference.address(BLOCK);
     bench
@@ -344,7 +309,7 @@ fn restrictions_in_a_table_descriptor_are_not_lost() {
     for bit in [59, 60, 61, 62] {
         let geometry = PLAIN.geometry(PageSize::K4, 39, VaRange::Lower);
         let mut bench = Bench::<Page4K>::new(&geometry, Setting::PRIVATE);
-        bench.map(0, 0, BLOCK, RW, Leaves::PAGES).unwrap();
+        bench.lay(0, 0, BLOCK, RW, Leaves::PAGES);
         let level2 = bench.tree.tables.iter().find(|t| t.level == 2).unwrap();
         let (table, old) = (level2.address, bench.host.word(level2.address, 0));
         bench.host.set_word(table, 0, old | 1 << bit);
@@ -369,7 +334,7 @@ fn bits_that_only_blocks_have_do_not_become_addresses() {
     // nT, bit 16, which somebody else may have left set: in a page it is an address bit.
     let geometry = PLAIN.geometry(PageSize::K4, 39, VaRange::Lower);
     let mut bench = Bench::<Page4K>::new(&geometry, Setting::PRIVATE);
-    bench.map(BLOCK, BLOCK, BLOCK, RO, Leaves::LARGEST).unwrap();
+    bench.lay(BLOCK, BLOCK, BLOCK, RO, Leaves::LARGEST);
     let level2 = bench.tree.tables.iter().find(|t| t.level == 2).unwrap();
     let (table, old) = (level2.address, bench.host.word(level2.address, 1));
     bench.host.set_word(table, 1, old | 1 << 16);

@@ -4,19 +4,16 @@
 //! TLBI, DSB ISH, ISB) and operand layout; nothing is computed by the library.
 
 use crate::bench::{Bench, Setting};
+use crate::changes::READ_ONLY;
 use granule::arch::tlbi::{TlbiOp, TlbiScope};
 use granule::arch::{
     Attributes, Page4K, Page16K, Page64K, PageSize, Permissions, PhysicalAddress, VaRange,
 };
-use granule::table::{Holes, Leaves, PermissionChange, Piece};
+use granule::table::{Holes, Leaves, Piece};
 use granule_testing::host::Event;
 use granule_testing::shape::{LARGE, PLAIN};
 
 const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
-const READ_ONLY: PermissionChange = PermissionChange {
-    writable: Some(false),
-    ..PermissionChange::NONE
-};
 
 /// The events that are not stores, allocations or reservations.
 fn maintenance(events: &[Event]) -> Vec<Event> {
@@ -70,9 +67,7 @@ fn unmapping_one_page() {
     // The page is the only one in its tables, so three tables go too: all levels, no hint.
     let geometry = PLAIN.geometry(PageSize::K4, 48, VaRange::Upper);
     let mut bench = Bench::<Page4K>::new(&geometry, Setting::LIVE);
-    bench
-        .map(0x1234_5000, 0, 0x1000, RW, Leaves::PAGES)
-        .unwrap();
+    bench.lay(0x1234_5000, 0, 0x1000, RW, Leaves::PAGES);
     let before = bench.tree.clone();
     let start = bench.reference.address(0x1234_5000);
     bench.tables.unmap(start, 0x1000).unwrap();
@@ -106,7 +101,7 @@ fn unmapping_a_page_whose_table_stays_takes_a_level_hint() {
     // FEAT_TTL: granule 10 (16K) and level 3 in bits 47:44.
     let geometry = PLAIN.geometry(PageSize::K16, 47, VaRange::Lower);
     let mut bench = Bench::<Page16K>::new(&geometry, Setting::LIVE);
-    bench.map(0x8000, 0, 0x8000, RW, Leaves::PAGES).unwrap();
+    bench.lay(0x8000, 0, 0x8000, RW, Leaves::PAGES);
     let start = bench.reference.address(0xc000);
     bench.tables.unmap(start, 0x4000).unwrap();
     assert_eq!(
@@ -121,24 +116,15 @@ fn unmapping_a_page_whose_table_stays_takes_a_level_hint() {
 }
 
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "tables of 8192 entries take Miri minutes; 4K runs the same code"
-)]
+#[cfg_attr(miri, ignore = "8192 entries take minutes; 4K runs the same code")]
 fn changing_permissions_of_a_contiguous_group_reaches_every_member() {
     // 32 pages of 64K with the hint. Without ranges: 32 operations; with them: one of
     // (NUM + 1) * 2 = 32 granules, so NUM is 15 and SCALE 0.
     let geometry = PLAIN.geometry(PageSize::K64, 48, VaRange::Lower);
     for range in [false, true] {
-        let setting = Setting {
-            range,
-            level_hint: false,
-            ..Setting::LIVE
-        };
+        let setting = Setting::LIVE.range(range).level_hint(false);
         let mut bench = Bench::<Page64K>::new(&geometry, setting);
-        bench
-            .map(0x20_0000, 0x20_0000, 0x20_0000, RW, Leaves::LARGEST)
-            .unwrap();
+        bench.lay(0x20_0000, 0x20_0000, 0x20_0000, RW, Leaves::LARGEST);
         assert!(
             bench
                 .tree
@@ -174,16 +160,9 @@ fn changing_permissions_of_a_contiguous_group_reaches_every_member() {
 #[test]
 fn the_repeat_erratum_issues_tlbi_and_dsb_twice() {
     let geometry = PLAIN.geometry(PageSize::K4, 39, VaRange::Lower);
-    let setting = Setting {
-        repeat: true,
-        level_hint: false,
-        range: false,
-        ..Setting::LIVE
-    };
+    let setting = Setting::LIVE.repeat(true).level_hint(false).range(false);
     let mut bench = Bench::<Page4K>::new(&geometry, setting);
-    bench
-        .map(0x1000, 0x1000, 0x2000, RW, Leaves::PAGES)
-        .unwrap();
+    bench.lay(0x1000, 0x1000, 0x2000, RW, Leaves::PAGES);
     let start = bench.reference.address(0x1000);
     bench
         .tables
@@ -225,9 +204,7 @@ fn an_address_space_of_its_own_is_named() {
     let mut bench = Bench::<Page4K>::new(&geometry, setting);
     // More than 512 pages, which is where single operations end.
     let count = 513;
-    bench
-        .map(0x5000, 0, count << 12, own, Leaves::PAGES)
-        .unwrap();
+    bench.lay(0x5000, 0, count << 12, own, Leaves::PAGES);
     let start = bench.reference.address(0x5000);
     bench
         .tables
@@ -258,14 +235,9 @@ fn an_address_space_of_its_own_is_named() {
 fn a_block_takes_one_operation_of_any_size() {
     // 1 GiB as one block: one operation by address.
     let geometry = LARGE.geometry(PageSize::K4, 48, VaRange::Upper);
-    let setting = Setting {
-        level_hint: false,
-        ..Setting::LIVE
-    };
+    let setting = Setting::LIVE.level_hint(false);
     let mut bench = Bench::<Page4K>::new(&geometry, setting);
-    bench
-        .map(1 << 30, 1 << 30, 2 << 30, RW, Leaves::LARGEST)
-        .unwrap();
+    bench.lay(1 << 30, 1 << 30, 2 << 30, RW, Leaves::LARGEST);
     let start = bench.reference.address(1 << 30);
     bench
         .tables
@@ -289,10 +261,7 @@ fn empty_tables_that_were_there_before_go_too() {
     // that meet where the tables meet: a walker may have cached the pointers to both.
     let geometry = PLAIN.geometry(PageSize::K4, 39, VaRange::Lower);
     for range in [false, true] {
-        let setting = Setting {
-            range,
-            ..Setting::LIVE
-        };
+        let setting = Setting::LIVE.range(range);
         let mut bench = Bench::<Page4K>::new(&geometry, setting);
         let level2 = bench.host.take_page();
         let level3 = [bench.host.take_page(), bench.host.take_page()];
@@ -315,26 +284,21 @@ fn leaves_of_several_sizes_are_all_reached() {
     let geometry = PLAIN.geometry(PageSize::K4, 39, VaRange::Lower);
     let block = 2 << 20;
     for range in [false, true] {
-        let setting = Setting {
-            range,
-            ..Setting::LIVE
-        };
+        let setting = Setting::LIVE.range(range);
         let mut bench = Bench::<Page4K>::new(&geometry, setting);
         let start = block - 0x4000;
         let bytes = block + 0x8000;
-        bench.map(start, start, bytes, RW, Leaves::LARGEST).unwrap();
+        bench.lay(start, start, bytes, RW, Leaves::LARGEST);
         assert_eq!(bench.tree.leaves.len(), 4 + 1 + 4);
         // The bench finds a TLBI for each of them.
         bench.unmap(start + 0x1000, bytes - 0x2000).unwrap();
         assert_eq!(bench.tree.leaves.len(), 2);
         // And where the block comes first, or last.
-        bench
-            .map(start + 0x1000, 0, 0x3000, RW, Leaves::PAGES)
-            .unwrap();
-        bench.map(block, block, block, RW, Leaves::LARGEST).unwrap();
+        bench.lay(start + 0x1000, 0, 0x3000, RW, Leaves::PAGES);
+        bench.lay(block, block, block, RW, Leaves::LARGEST);
         bench.unmap(start + 0x1000, block + 0x3000).unwrap();
-        bench.map(block, block, block, RW, Leaves::LARGEST).unwrap();
-        bench.map(2 * block, 0, 0x3000, RW, Leaves::PAGES).unwrap();
+        bench.lay(block, block, block, RW, Leaves::LARGEST);
+        bench.lay(2 * block, 0, 0x3000, RW, Leaves::PAGES);
         bench.unmap(block, block + 0x3000).unwrap();
         assert_eq!(bench.tree.leaves.len(), 2);
     }
@@ -346,13 +310,9 @@ fn a_change_that_changes_nothing_stores_and_issues_nothing() {
     let mut bench = Bench::<Page4K>::new(&geometry, Setting::LIVE);
     let read = Attributes::normal(Permissions::READ);
     // Pages with a hole between them, a group, and a block.
-    bench.map(0, 0, 0x4000, read, Leaves::PAGES).unwrap();
-    bench
-        .map(0x1_0000, 0x1_0000, 0x1_0000, read, Leaves::LARGEST)
-        .unwrap();
-    bench
-        .map(2 << 20, 2 << 20, 2 << 20, read, Leaves::LARGEST)
-        .unwrap();
+    bench.lay(0, 0, 0x4000, read, Leaves::PAGES);
+    bench.lay(0x1_0000, 0x1_0000, 0x1_0000, read, Leaves::LARGEST);
+    bench.lay(2 << 20, 2 << 20, 2 << 20, read, Leaves::LARGEST);
     for (offset, bytes) in [
         (0x1000, 0x1000),
         (0, 0x4000),

@@ -4,6 +4,7 @@
 //! their own test: each is compared with the reference, with the events that it may cause.
 
 use crate::bench::{Bench, Setting};
+use crate::changes::READ_ONLY;
 use granule::arch::tlbi::{TlbiOp, TlbiScope};
 use granule::arch::{
     Attributes, Dispatch, Geometry, Level, Page, Page4K, PageSize, Permissions, PhysicalAddress,
@@ -16,10 +17,6 @@ use granule_testing::shape::{self, LARGE, PLAIN};
 use proptest::prelude::*;
 
 const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
-const READ_ONLY: PermissionChange = PermissionChange {
-    writable: Some(false),
-    ..PermissionChange::NONE
-};
 /// Hardware may mark such a page dirty, or accessed, at any time.
 const CLEAN: Attributes = Attributes::normal(Permissions {
     dirty_modifier: true,

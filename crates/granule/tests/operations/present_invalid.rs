@@ -1,6 +1,7 @@
 //! Hidden leaves: places that are taken, but translate nothing.
 
 use crate::bench::{Bench, Setting};
+use crate::changes::READ_ONLY;
 use granule::arch::bbm::BbmLevel;
 use granule::arch::tlbi::{TlbiOp, TlbiScope};
 use granule::arch::{Attributes, Page4K, PageSize, Permissions, VaRange};
@@ -9,10 +10,6 @@ use granule_testing::host::Event;
 use granule_testing::shape::PLAIN;
 
 const RW: Attributes = Attributes::normal(Permissions::READ_WRITE);
-const READ_ONLY: PermissionChange = PermissionChange {
-    writable: Some(false),
-    ..PermissionChange::NONE
-};
 const PAGE: u64 = 0x1000;
 const GROUP: u64 = 16 * PAGE;
 const BLOCK: u64 = 2 << 20;
@@ -20,19 +17,14 @@ const GIB: u64 = 1 << 30;
 
 fn bench(bbm: u32) -> Bench<Page4K> {
     let geometry = PLAIN.geometry(PageSize::K4, 48, VaRange::Lower);
-    let setting = Setting {
-        bbm,
-        ..Setting::LIVE
-    };
+    let setting = Setting::LIVE.bbm(bbm);
     Bench::new(&geometry, setting)
 }
 
 #[test]
 fn a_guard_page_and_back() {
     let mut bench = bench(0);
-    bench
-        .map(0x10_0000, 0x10_0000, 4 * PAGE, RW, Leaves::PAGES)
-        .unwrap();
+    bench.lay(0x10_0000, 0x10_0000, 4 * PAGE, RW, Leaves::PAGES);
     let before = bench.dump();
     let guard = bench.reference.address(0x10_1000);
     bench.tables.set_invalid(guard, PAGE).unwrap();
@@ -65,10 +57,8 @@ fn a_guard_page_and_back() {
 #[test]
 fn present_invalid_leaves_count_as_mapped() {
     let mut bench = bench(0);
-    bench.map(BLOCK, BLOCK, BLOCK, RW, Leaves::LARGEST).unwrap();
-    bench
-        .map(4 * BLOCK, 0, 2 * PAGE, RW, Leaves::PAGES)
-        .unwrap();
+    bench.lay(BLOCK, BLOCK, BLOCK, RW, Leaves::LARGEST);
+    bench.lay(4 * BLOCK, 0, 2 * PAGE, RW, Leaves::PAGES);
     bench.set_invalid(BLOCK, BLOCK).unwrap();
     bench.set_invalid(4 * BLOCK + PAGE, PAGE).unwrap();
     for (at, bytes, taken) in [
@@ -108,7 +98,7 @@ fn a_hidden_leaf_is_split_at_any_level_of_bbm() {
     // It is invalid, so nothing of it is cached: the rules for valid entries do not hold.
     for (bytes, member) in [(GROUP, true), (BLOCK, false), (16 * BLOCK, true)] {
         let mut bench = bench(0);
-        bench.map(bytes, bytes, bytes, RW, Leaves::LARGEST).unwrap();
+        bench.lay(bytes, bytes, bytes, RW, Leaves::LARGEST);
         let before = bench.dump();
         let present_invalid = bench.set_invalid(bytes + PAGE, PAGE);
         let edge = bench.reference.address(bytes + PAGE);
@@ -131,9 +121,7 @@ fn a_hidden_leaf_is_split_at_any_level_of_bbm() {
             .unwrap();
         bench.unmap(bytes + 2 * PAGE, PAGE).unwrap();
         assert_eq!(bench.tree.leaves.len(), 1);
-        bench
-            .map(bytes + 2 * PAGE, bytes + 2 * PAGE, PAGE, RW, Leaves::PAGES)
-            .unwrap();
+        bench.lay(bytes + 2 * PAGE, bytes + 2 * PAGE, PAGE, RW, Leaves::PAGES);
         bench.set_valid(bytes, bytes).unwrap();
         let writable = PermissionChange {
             writable: Some(true),
@@ -159,7 +147,7 @@ fn a_hidden_leaf_is_split_at_any_level_of_bbm() {
 #[test]
 fn unmapping_hidden_blocks_takes_barriers_only_where_a_table_is_linked() {
     let mut bench = bench(0);
-    bench.map(GIB, GIB, 2 * GIB, RW, Leaves::LARGEST).unwrap();
+    bench.lay(GIB, GIB, 2 * GIB, RW, Leaves::LARGEST);
     bench.set_invalid(GIB, 2 * GIB).unwrap();
     let start = bench.reference.address(GIB);
     let before = bench.host.given_out();
@@ -190,13 +178,10 @@ fn unmapping_hidden_blocks_takes_barriers_only_where_a_table_is_linked() {
 }
 
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "whole tables, and the reference of all they map, take Miri minutes"
-)]
+#[cfg_attr(miri, ignore = "whole tables and their reference take Miri minutes")]
 fn hidden_leaves_are_never_merged_with_others() {
     let mut bench = bench(3);
-    bench.map(BLOCK, BLOCK, BLOCK, RW, Leaves::PAGES).unwrap();
+    bench.lay(BLOCK, BLOCK, BLOCK, RW, Leaves::PAGES);
     let nothing = Merged::default();
     // A whole group: all present-invalid is not a group, for the hint implies that they translate.
     bench.set_invalid(BLOCK, GROUP).unwrap();
@@ -214,7 +199,7 @@ fn hidden_leaves_are_never_merged_with_others() {
 #[test]
 fn a_hidden_group_keeps_its_hint() {
     let mut bench = bench(0);
-    bench.map(GROUP, GROUP, GROUP, RW, Leaves::LARGEST).unwrap();
+    bench.lay(GROUP, GROUP, GROUP, RW, Leaves::LARGEST);
     let before = bench.dump();
     bench.set_invalid(GROUP, GROUP).unwrap();
     assert_eq!(bench.tree.present_invalid.len(), 16);

@@ -441,19 +441,13 @@ proptest! {
     }
 
     #[test]
-    #[cfg_attr(
-        miri,
-        ignore = "tables of 2048 entries take Miri minutes; 4K runs the same code"
-    )]
+    #[cfg_attr(miri, ignore = "2048 entries take minutes; 4K runs the same code")]
     fn sequences_with_16k_pages((geometry, setting, runs, steps) in property::<Stage1>(PageSize::K16, shape::all())) {
         run_on(geometry, setting, runs, &steps);
     }
 
     #[test]
-    #[cfg_attr(
-        miri,
-        ignore = "tables of 8192 entries take Miri minutes; 4K runs the same code"
-    )]
+    #[cfg_attr(miri, ignore = "8192 entries take minutes; 4K runs the same code")]
     fn sequences_with_64k_pages((geometry, setting, runs, steps) in property::<Stage1>(PageSize::K64, shape::all())) {
         run_on(geometry, setting, runs, &steps);
     }
@@ -466,10 +460,7 @@ proptest! {
     }
 
     #[test]
-    #[cfg_attr(
-        miri,
-        ignore = "tables of 2048 entries take Miri minutes; 4K runs the same code"
-    )]
+    #[cfg_attr(miri, ignore = "2048 entries take minutes; 4K runs the same code")]
     fn stage_2_sequences_with_16k_pages(
         (geometry, setting, runs, steps) in property::<Stage2>(PageSize::K16, shape::stage2())
     ) {
@@ -477,10 +468,7 @@ proptest! {
     }
 
     #[test]
-    #[cfg_attr(
-        miri,
-        ignore = "tables of 8192 entries take Miri minutes; 4K runs the same code"
-    )]
+    #[cfg_attr(miri, ignore = "8192 entries take minutes; 4K runs the same code")]
     fn stage_2_sequences_with_64k_pages(
         (geometry, setting, runs, steps) in property::<Stage2>(PageSize::K64, shape::stage2())
     ) {

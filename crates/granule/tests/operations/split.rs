@@ -185,10 +185,7 @@ fn every_size_into_every_smaller_one() {
 }
 
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "whole tables, and the reference of all they map, take Miri minutes"
-)]
+#[cfg_attr(miri, ignore = "whole tables and their reference take Miri minutes")]
 fn both_ends_inside_one_leaf_share_its_tables() {
     let geometry = PLAIN.geometry(PageSize::K4, 48, VaRange::Upper);
     let gib = 1 << 30;
@@ -211,7 +208,7 @@ fn both_ends_inside_one_leaf_share_its_tables() {
     let cases = if cfg!(miri) { &cases[..1] } else { &cases[..] };
     for &(start, bytes, tables) in cases {
         let mut bench = Bench::<Page4K>::new(&geometry, LIVE3);
-        bench.map(gib, gib, 2 * gib, RW, Leaves::LARGEST).unwrap();
+        bench.lay(gib, gib, 2 * gib, RW, Leaves::LARGEST);
         let before = bench.host.given_out();
         bench
             .protect(gib + start, bytes, READ_ONLY, Holes::Refuse)
@@ -227,10 +224,7 @@ fn both_ends_inside_one_leaf_share_its_tables() {
     }
 }
 
-const LIVE3: Setting = Setting {
-    bbm: 3,
-    ..Setting::LIVE
-};
+const LIVE3: Setting = Setting::LIVE.bbm(3);
 
 /// A leaf of a size, cut in several places, at a level of FEAT_BBM.
 struct Cut {
@@ -251,18 +245,14 @@ impl Dispatch for Cut {
             live,
             bbm,
         } = self;
-        let setting = Setting {
-            live,
-            bbm,
-            ..Setting::LIVE
-        };
+        let setting = Setting::LIVE.live(live).bbm(bbm);
         let mut bench = Bench::<P>::new(&geometry, setting);
         let (page, entry) = (
             bench.arch.page(),
             bench.arch.entry_bytes(size.level.number()),
         );
         let start = size.bytes;
-        bench.map(start, start, start, RW, only(size)).unwrap();
+        bench.lay(start, start, start, RW, only(size));
         let refused = |edge: u64, takes: u32| TableError::InsideLeaf {
             edge: bench.reference.address(edge),
             leaf: bench.reference.address(start),
@@ -326,10 +316,7 @@ impl Dispatch for Cut {
 }
 
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "whole tables, and the reference of all they map, take Miri minutes"
-)]
+#[cfg_attr(miri, ignore = "whole tables and their reference take Miri minutes")]
 fn refused_exactly_where_the_rules_do_not_allow_it() {
     let mut counts = [0; 5];
     for geometry in shapes() {
@@ -369,9 +356,7 @@ fn a_leaf_that_was_split_is_invalidated_without_a_level_hint() {
     let geometry = PLAIN.geometry(PageSize::K4, 48, VaRange::Lower);
     let mut bench = Bench::<Page4K>::new(&geometry, LIVE3);
     let block = 2 << 20;
-    bench
-        .map(block, block, 2 * block, RW, Leaves::LARGEST)
-        .unwrap();
+    bench.lay(block, block, 2 * block, RW, Leaves::LARGEST);
     let barriers = |events: Vec<Event>| {
         let keep = |e: &Event| matches!(e, Event::Tlbi(_) | Event::DsbIsh | Event::DsbIshst);
         events.into_iter().filter(keep).collect::<Vec<_>>()
@@ -407,13 +392,10 @@ fn ranges_that_have_the_permissions_already_are_not_split() {
         LARGE.geometry(PageSize::K4, 52, VaRange::Lower),
     ] {
         for bbm in [0, 3] {
-            let setting = Setting {
-                bbm,
-                ..Setting::LIVE
-            };
+            let setting = Setting::LIVE.bbm(bbm);
             let mut bench = Bench::<Page4K>::new(&geometry, setting);
             let gib = 1 << 30;
-            bench.map(gib, gib, 3 * gib, RW, Leaves::LARGEST).unwrap();
+            bench.lay(gib, gib, 3 * gib, RW, Leaves::LARGEST);
             bench.set_invalid(3 * gib, gib).unwrap();
             let before = (bench.dump(), bench.host.given_out());
             // One page inside a block, and a range over the whole block between two others.
@@ -438,7 +420,7 @@ fn members_that_hardware_changed_are_asked_one_by_one() {
     let group = 16 * block;
     let bench = || {
         let mut bench = Bench::<Page4K>::new(&geometry, LIVE3);
-        bench.map(group, group, group, RW, Leaves::LARGEST).unwrap();
+        bench.lay(group, group, group, RW, Leaves::LARGEST);
         let table = bench.tree.tables.iter().find(|t| t.level == 2).unwrap();
         for index in 17..21 {
             let word = bench.host.word(table.address, index);

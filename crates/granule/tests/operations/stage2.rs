@@ -144,11 +144,7 @@ fn a_range_is_one_operation_and_all_of_a_guest_needs_nothing_else() {
 
 #[test]
 fn an_erratum_repeats_both_steps() {
-    let setting = Setting {
-        repeat: true,
-        range: false,
-        ..Setting::LIVE
-    };
+    let setting = Setting::LIVE.repeat(true).range(false);
     let mut bench = Bench::<Page16K, Stage2>::of(geometry(PLAIN, PageSize::K16, 40), setting);
     let ipa = IntermediateAddress(0x4000);
     let ram = PhysicalAddress(0x8000_0000);
@@ -252,12 +248,10 @@ struct Exhausted {
 impl Dispatch for Exhausted {
     type Output = usize;
     fn run<P: Page>(self) -> usize {
-        let setting = Setting {
-            live: self.live,
-            reserves: self.reserves,
-            bbm: 3,
-            ..Setting::PRIVATE
-        };
+        let setting = Setting::PRIVATE
+            .live(self.live)
+            .reserves(self.reserves)
+            .bbm(3);
         let mut bench = Bench::<P, Stage2>::of(self.geometry, setting);
         let arch = bench.arch;
         let page = arch.page();
@@ -288,9 +282,7 @@ impl Dispatch for Exhausted {
             bench.ran_out(needed, budget);
         }
         bench.host.set_budget(needed);
-        bench
-            .map(from, 0, bytes, Stage2::read_write(), Leaves::LARGEST)
-            .unwrap();
+        bench.lay(from, 0, bytes, Stage2::read_write(), Leaves::LARGEST);
         assert_eq!(bench.host.reserved_in_vain(), 0);
         bench.unmap(from, bytes).unwrap();
         assert_eq!(bench.dump(), dump, "unmapping undoes mapping");
@@ -299,9 +291,7 @@ impl Dispatch for Exhausted {
         let block = arch.entry_bytes(2);
         if arch.start_level() <= 2 && arch.span() >= 2 * block {
             bench.host.set_budget(usize::MAX);
-            bench
-                .map(block, block, block, Stage2::read_write(), Leaves::LARGEST)
-                .unwrap();
+            bench.lay(block, block, block, Stage2::read_write(), Leaves::LARGEST);
             let dump = bench.dump();
             bench.host.set_budget(0);
             let middle = bench.reference.address(block + page * 3);
@@ -320,10 +310,7 @@ impl Dispatch for Exhausted {
 }
 
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "all shapes take Miri hours; the tests of exhaustion run the same code"
-)]
+#[cfg_attr(miri, ignore = "hours; the tests of exhaustion run the same code")]
 fn running_out_leaves_a_guest_as_it_was() {
     let mut failed = 0;
     for geometry in shape::stage2() {
@@ -427,7 +414,7 @@ fn a_view_reads_all_root_tables_of_a_guest() {
     let mut expected = Vec::new();
     for root in 0..16 {
         let (ipa, output) = (root << 39 | 0x5000, 0x8000_0000 + (root << 12));
-        bench.map(ipa, output, 0x1000, ALL, Leaves::PAGES).unwrap();
+        bench.lay(ipa, output, 0x1000, ALL, Leaves::PAGES);
         expected.push((IntermediateAddress(ipa), PhysicalAddress(output)));
     }
     let read = |table: PhysicalAddress, index| Some(Descriptor(bench.host.word(table.0, index)));

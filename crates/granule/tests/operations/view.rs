@@ -18,12 +18,8 @@ fn shows_the_same<P: Page>(va_bits: u32) {
     let geometry = PLAIN.geometry(P::SIZE, va_bits, VaRange::Upper);
     let mut bench = Bench::<P>::new(&geometry, Setting::PRIVATE);
     let page = P::SIZE.bytes();
-    bench
-        .map(3 * page, 0x8000_0000, 40 * page, RW, Leaves::PAGES)
-        .unwrap();
-    bench
-        .map(1 << 30, 1 << 30, 1 << 30, RW, Leaves::LARGEST)
-        .unwrap();
+    bench.lay(3 * page, 0x8000_0000, 40 * page, RW, Leaves::PAGES);
+    bench.lay(1 << 30, 1 << 30, 1 << 30, RW, Leaves::LARGEST);
     let view = TableView::new(geometry, bench.tables.root_table(), |table, index| {
         Some(Descriptor(bench.host.word(table.0, index)))
     });

@@ -1,17 +1,11 @@
 //! Blocks: when they come, and what they become where a part of one is unmapped, protected or copied.
 
-use crate::groups::counts;
+use crate::groups::{HARDWARE, counts};
 use crate::world::{World, ran_out};
 use granule::arch::bbm::BbmLevel;
 use granule::arch::{Dispatch, Geometry, Page, Page4K, PageSize, VaRange};
 use granule::space::{Access, Advice, Fault, LargeLeaves, LargestLeaf, Rights, Settings, Stats};
 use granule_testing::shape::{LARGE, PLAIN};
-
-const HARDWARE: Settings = Settings {
-    hardware_access: true,
-    hardware_dirty: true,
-    ..Settings::PLAIN
-};
 
 /// Runs a case for every page size and without and with hardware's updates; blocks of any size are
 /// allowed.

@@ -151,10 +151,7 @@ impl Dispatch for FilledPages {
 }
 
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "hundreds of pages; what they run is the code of copies.rs"
-)]
+#[cfg_attr(miri, ignore = "hundreds of pages, and the code is that of copies.rs")]
 fn new_and_copied_pages_are_synchronised_before_they_may_be_executed() {
     for geometry in geometries() {
         for runs in [false, true] {

@@ -82,10 +82,7 @@ impl Dispatch for Exhausted {
 }
 
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "all tables are read after each of some hundred tries, which takes Miri minutes"
-)]
+#[cfg_attr(miri, ignore = "reading all tables hundreds of times takes minutes")]
 fn every_allocation_fails_once() {
     let mut refused = 0;
     for geometry in [

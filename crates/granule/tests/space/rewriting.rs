@@ -1,16 +1,11 @@
 //! Pages that may be written again: at once where nobody else has them, at the first write else.
 
+use crate::groups::HARDWARE;
 use crate::world::World;
 use granule::arch::bbm::BbmLevel;
 use granule::arch::{Dispatch, Geometry, Page, PageSize, VaRange};
 use granule::space::{Access, Fault, Rights, Settings};
 use granule_testing::shape::{LARGE, PLAIN};
-
-const HARDWARE: Settings = Settings {
-    hardware_access: true,
-    hardware_dirty: true,
-    ..Settings::PLAIN
-};
 
 /// Runs a case for every page size, with and without hardware's updates, and with groups broken or
 /// changed in place.
@@ -91,10 +86,7 @@ impl Dispatch for Alone {
 }
 
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "each takes Miri minutes; the one of mixed groups goes through all of the code"
-)]
+#[cfg_attr(miri, ignore = "minutes; that of mixed groups goes through all code")]
 fn pages_that_nobody_else_has_are_written_without_a_fault() {
     everywhere(Alone);
 }
@@ -118,10 +110,7 @@ impl Dispatch for Unreachable {
 }
 
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "each takes Miri minutes; the one of mixed groups goes through all of the code"
-)]
+#[cfg_attr(miri, ignore = "minutes; that of mixed groups goes through all code")]
 fn unreadable_pages_become_writable_without_a_fault() {
     everywhere(Unreachable);
 }
@@ -150,10 +139,7 @@ impl Dispatch for Shared {
 }
 
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "each takes Miri minutes; the one of mixed groups goes through all of the code"
-)]
+#[cfg_attr(miri, ignore = "minutes; that of mixed groups goes through all code")]
 fn pages_that_a_child_has_too_are_copied_until_it_ends() {
     everywhere(Shared);
 }
@@ -223,10 +209,7 @@ impl Dispatch for Cut {
 }
 
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "each takes Miri minutes; the one of mixed groups goes through all of the code"
-)]
+#[cfg_attr(miri, ignore = "minutes; that of mixed groups goes through all code")]
 fn groups_that_were_cut_are_whole_again_by_a_change_of_all_of_them() {
     everywhere(Cut);
 }
@@ -250,10 +233,7 @@ impl Dispatch for CutBefore {
 }
 
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "each takes Miri minutes; the one of mixed groups goes through all of the code"
-)]
+#[cfg_attr(miri, ignore = "minutes; that of mixed groups goes through all code")]
 fn groups_within_that_were_cut_before_are_whole_again() {
     everywhere(CutBefore);
 }
@@ -280,10 +260,7 @@ impl Dispatch for Exhausted {
 }
 
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "each takes Miri minutes; the one of mixed groups goes through all of the code"
-)]
+#[cfg_attr(miri, ignore = "minutes; that of mixed groups goes through all code")]
 fn without_a_frame_to_be_had_rights_change_all_the_same() {
     everywhere(Exhausted);
 }

@@ -1,16 +1,11 @@
 //! Frames of another owner, mapped into a space as well.
 
 use crate::frames::Frames;
+use crate::groups::HARDWARE;
 use crate::world::World;
 use granule::arch::{Dispatch, Geometry, Page, Page64K, PageSize, VaRange, VirtualAddress};
 use granule::space::{Access, Fault, Rights, Settings, SpaceError};
 use granule_testing::shape::{LARGE, PLAIN};
-
-const HARDWARE: Settings = Settings {
-    hardware_access: true,
-    hardware_dirty: true,
-    ..Settings::PLAIN
-};
 
 /// Maps the first two groups of process `from`, which are one run, into `to` from the same page on.
 fn map_shared<P: Page>(world: &mut World<P>, page: u64, count: u64) -> Result<(), SpaceError> {

@@ -5,10 +5,7 @@
 //! [`tables`] has the kernel's tables and a walker, [`spaces`] the threads of one program, whose CPUs also go
 //! to one of another page size ([`switches`]).
 
-#![allow(
-    clippy::unwrap_used,
-    reason = "a lock that is poisoned is a test that failed"
-)]
+#![allow(clippy::unwrap_used, reason = "a poisoned lock is a failed test")]
 
 mod frames;
 mod machine;

@@ -104,10 +104,7 @@ impl<P: Page> Leaving<P> {
     /// tables on.
     pub(crate) fn new(va_bits: u32, plan: Plan, seed: u64, tap: Option<Tap>) -> Self {
         let page = P::SIZE.bytes();
-        let shape = Shape {
-            cpus: 1,
-            ..Shape::kernel(va_bits)
-        };
+        let shape = Shape::kernel(va_bits).cpus(1);
         let mut kernel = Bench::<P>::of(shape, seed);
         let distance = kernel.geometry.base().0;
         let world = Rc::clone(&kernel.world);

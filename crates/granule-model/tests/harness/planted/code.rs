@@ -110,11 +110,7 @@ fn machine<P: Page>(pages: u64, rights: Rights, runs: bool) -> Processes<P> {
         0x10000 => 42,
         _ => 39,
     };
-    let shape = Shape {
-        asid: Some(1),
-        hardware: true,
-        ..Shape::kernel(va_bits)
-    };
+    let shape = Shape::kernel(va_bits).asid(1).hardware(true);
     let mut machine = Processes::<P>::new(shape, 1);
     machine.quiet = true;
     machine.start();

@@ -96,10 +96,7 @@ fn protect(tap: Option<Tap>) -> Shared {
 
 /// As [`protect`], for a range with FEAT_TLBIRANGE.
 fn protect_by_range(tap: Option<Tap>) -> Shared {
-    let shape = Shape {
-        tlbi_range: true,
-        ..Shape::kernel(40)
-    };
+    let shape = Shape::kernel(40).tlbi_range(true);
     with_pages(shape).play(tap, |guest| guest.write_protect(8 * PAGE, 8 * PAGE))
 }
 
@@ -124,10 +121,7 @@ fn unplug_table(tap: Option<Tap>) -> Shared {
 
 /// A block of which one page is write-protected, split in place at level 3.
 fn split(tap: Option<Tap>) -> Shared {
-    let shape = Shape {
-        bbm_level: 3,
-        ..Shape::kernel(40)
-    };
+    let shape = Shape::kernel(40).bbm_level(3);
     let mut guest = guest(shape);
     guest.plug(0, BLOCK, Leaves::LARGEST);
     guest.play(tap, |guest| guest.write_protect(8 * PAGE, PAGE))
@@ -186,10 +180,7 @@ fn second_guest(tap: Option<Tap>) -> Shared {
 
 /// VTCR_EL2.T0SZ changes between two runs of a guest, whose VMID is emptied.
 fn resize(tap: Option<Tap>) -> Shared {
-    let guest = guest(Shape {
-        cpus: 1,
-        ..Shape::kernel(40)
-    });
+    let guest = guest(Shape::kernel(40).cpus(1));
     let geometry = Stage2::geometry::<Page4K>(&guest.shape);
     let vtcr = granule::arch::Vtcr::new(&guest.shape.features(), &geometry).0;
     guest.play(tap, |guest| {
@@ -202,10 +193,7 @@ fn resize(tap: Option<Tap>) -> Shared {
     })
 }
 
-const HARDWARE: Shape = Shape {
-    hardware: true,
-    ..Shape::kernel(40)
-};
+const HARDWARE: Shape = Shape::kernel(40).hardware(true);
 
 /// Reads from the tables which pages the guest wrote, and marks them clean.
 fn log_dirty(tap: Option<Tap>) -> Shared {

@@ -21,11 +21,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// A clean group loses a page, and CPUs write pages of it meanwhile. The pages that were written and are clean, in
 /// words.
 fn unmap_of_written<P: Page, S: Plain>(seed: u64, planted: Option<Tap>) -> Option<String> {
-    let shape = Shape {
-        hardware: true,
-        bbm_level: 2,
-        ..Shape::kernel(42)
-    };
+    let shape = Shape::kernel(42).hardware(true).bbm_level(2);
     let mut bench = Bench::<P, S>::of(shape, seed);
     let page = P::SIZE.bytes();
     let pages = P::SIZE.contiguous_entries(Level::L3) as u64;

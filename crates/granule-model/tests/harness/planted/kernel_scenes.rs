@@ -13,10 +13,7 @@ const SCTLR_ON: u64 = 1 | 1 << 2 | 1 << 12;
 /// The first CPU turns its MMU on again with tables that it wrote, with the MMU off, into
 /// memory that the caches may hold.
 pub(super) fn boot(tap: Option<Tap>) -> Shared {
-    let shape = Shape {
-        cpus: 1,
-        ..Shape::kernel(48)
-    };
+    let shape = Shape::kernel(48).cpus(1);
     let geometry = shape.geometry::<Page4K>();
     let world = World::shared(crate::bench::model(&shape), 1);
     world.borrow_mut().tap = tap;

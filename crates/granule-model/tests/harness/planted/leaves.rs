@@ -113,10 +113,7 @@ pub(super) fn managed<S: Plain>(dirty: bool) -> S::Attributes {
 }
 
 const SHAPE: Shape = Shape::kernel(40);
-const HARDWARE: Shape = Shape {
-    hardware: true,
-    ..SHAPE
-};
+const HARDWARE: Shape = SHAPE.hardware(true);
 
 impl<S: Plain> Bench<Page4K, S> {
     /// 64 pages.

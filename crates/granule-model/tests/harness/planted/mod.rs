@@ -268,10 +268,7 @@ fn random_sequences_find_lost_updates_by_hardware() {
         ("no TLBI", || taps::drop_all(taps::is_tlbi)),
     ];
     for va_bits in [40, 48] {
-        let shape = Shape {
-            hardware: true,
-            ..Shape::kernel(va_bits)
-        };
+        let shape = Shape::kernel(va_bits).hardware(true);
         for (name, plant) in kinds {
             finds::<Stage1>(shape, name, plant);
             finds::<Stage2>(shape, name, plant);

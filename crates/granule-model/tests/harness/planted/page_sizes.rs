@@ -117,12 +117,7 @@ const FIRST: u64 = 0x40000;
 
 /// A program of 4K pages on CPU 0, which has ASID 1, and one of 64K pages on CPU 1.
 fn machine() -> Sizes {
-    let shape = Shape {
-        asid: Some(1),
-        cpus: 2,
-        tlbi_range: true,
-        ..Shape::kernel(39)
-    };
+    let shape = Shape::kernel(39).asid(1).cpus(2).tlbi_range(true);
     let mut sizes = Sizes::new(shape, 1);
     sizes.k4.quiet = true;
     sizes.k64.quiet = true;

@@ -138,28 +138,19 @@ pub(super) fn unmap(tap: Option<Tap>) -> Shared {
 
 /// As [`unmap`], with FEAT_TLBIRANGE and FEAT_TTL.
 pub(super) fn unmap_by_range(tap: Option<Tap>) -> Shared {
-    let shape = Shape {
-        tlbi_range: true,
-        ..Shape::kernel(48)
-    };
+    let shape = Shape::kernel(48).tlbi_range(true);
     with_pages(shape, Leaves::PAGES).play(tap, |kernel| kernel.take(8 * PAGE, 8 * PAGE))
 }
 
 /// One page is unmapped, with FEAT_TTL.
 pub(super) fn unmap_one(tap: Option<Tap>) -> Shared {
-    let shape = Shape {
-        tlbi_range: true,
-        ..Shape::kernel(48)
-    };
+    let shape = Shape::kernel(48).tlbi_range(true);
     with_pages(shape, Leaves::PAGES).play(tap, |kernel| kernel.take(8 * PAGE, PAGE))
 }
 
 /// Eight pages of a process are unmapped.
 pub(super) fn unmap_process(tap: Option<Tap>) -> Shared {
-    let shape = Shape {
-        asid: Some(7),
-        ..Shape::kernel(48)
-    };
+    let shape = Shape::kernel(48).asid(7);
     with_pages(shape, Leaves::PAGES).play(tap, |kernel| kernel.take(8 * PAGE, 8 * PAGE))
 }
 
@@ -210,10 +201,7 @@ pub(super) fn replace_group(tap: Option<Tap>) -> Shared {
 
 /// A group loses its hint in place, as level 2 of FEAT_BBM allows.
 pub(super) fn clear_hint(tap: Option<Tap>) -> Shared {
-    let shape = Shape {
-        bbm_level: 2,
-        ..Shape::kernel(48)
-    };
+    let shape = Shape::kernel(48).bbm_level(2);
     let kernel = with_pages(shape, Leaves::LARGEST);
     let entry = kernel.entry(16 * PAGE);
     kernel.play(tap, |kernel| {
@@ -274,10 +262,7 @@ pub(super) fn split_by_break(tap: Option<Tap>) -> Shared {
 
 /// In place, as level 2 allows.
 pub(super) fn split_in_place(tap: Option<Tap>) -> Shared {
-    let shape = Shape {
-        bbm_level: 2,
-        ..Shape::kernel(48)
-    };
+    let shape = Shape::kernel(48).bbm_level(2);
     split(shape, tap, false)
 }
 

@@ -89,11 +89,7 @@ const fn is_block(kind: &Event) -> bool {
 
 /// CPUs that let sizes change in place, with FEAT_TLBIRANGE and FEAT_TTL or not.
 fn live(tlbi_range: bool) -> Kernel {
-    kernel(Shape {
-        bbm_level: 2,
-        tlbi_range,
-        ..Shape::kernel(48)
-    })
+    kernel(Shape::kernel(48).bbm_level(2).tlbi_range(tlbi_range))
 }
 
 fn with_block(tlbi_range: bool) -> Kernel {

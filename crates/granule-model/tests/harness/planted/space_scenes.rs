@@ -41,11 +41,7 @@ pub(super) fn entry_of_block() -> u64 {
 
 /// Two CPUs in one process with so many pages, which `access` touched.
 pub(super) fn machine(pages: u64, access: Access) -> Machine {
-    let shape = Shape {
-        asid: Some(1),
-        hardware: true,
-        ..Shape::kernel(39)
-    };
+    let shape = Shape::kernel(39).asid(1).hardware(true);
     let mut machine = Machine::new(shape, 1);
     machine.quiet = true;
     machine.start();

@@ -45,13 +45,11 @@ fn until_done<P: Page, T>(
 fn all<P: Page>(va_bits: u32, play: impl Fn(&mut Processes<P>) -> u64) -> u64 {
     let mut refused = 0;
     for (hardware, bbm_level) in [(false, 0), (true, 0), (true, 3)] {
-        let shape = Shape {
-            asid: Some(1),
-            cpus: 3,
-            hardware,
-            bbm_level,
-            ..Shape::kernel(va_bits)
-        };
+        let shape = Shape::kernel(va_bits)
+            .asid(1)
+            .cpus(3)
+            .hardware(hardware)
+            .bbm_level(bbm_level);
         let mut machine = Processes::<P>::new(shape, 3);
         machine.start();
         refused += play(&mut machine);

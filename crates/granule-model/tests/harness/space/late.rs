@@ -130,13 +130,11 @@ fn all<P: Page>(va_bits: u32) {
 
 fn each<P: Page>(va_bits: u32, group: u64, befores: &[Before]) {
     for (hardware, bbm_level) in [(false, 0), (true, 0), (true, 3)] {
-        let shape = Shape {
-            asid: Some(1),
-            cpus: 3,
-            hardware,
-            bbm_level,
-            ..Shape::kernel(va_bits)
-        };
+        let shape = Shape::kernel(va_bits)
+            .asid(1)
+            .cpus(3)
+            .hardware(hardware)
+            .bbm_level(bbm_level);
         for &before in befores {
             for what in MEANWHILE {
                 for access in [Access::Read, Access::Write, Access::Execute] {

@@ -86,10 +86,7 @@ impl<P: Page> Processes<P> {
         world
             .borrow_mut()
             .event(Event::fill(idle.0, P::SIZE.entries() as u32, 0, 0));
-        let without = Shape {
-            asid: Some(0),
-            ..shape
-        };
+        let without = shape.asid(0);
         turn_on(&world, &without, &geometry, idle.0);
         let cpus = Cpus::new(&world, &shape, geometry, idle);
         Self::of((&world, &cpus), shape, seed, 0, tables)

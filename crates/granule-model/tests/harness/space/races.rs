@@ -196,12 +196,10 @@ pub(super) fn run_on<P: Page>(
 
 /// Every `step`th moment of everything; how many runs, and in how many hardware did something.
 fn all<P: Page>(va_bits: u32, bbm_level: u8, step: usize, things: &[What]) -> (u64, u64) {
-    let shape = Shape {
-        asid: Some(1),
-        hardware: true,
-        bbm_level,
-        ..Shape::kernel(va_bits)
-    };
+    let shape = Shape::kernel(va_bits)
+        .asid(1)
+        .hardware(true)
+        .bbm_level(bbm_level);
     let group = P::SIZE.contiguous_entries(Level::L3) as u64;
     let middle = group / 2 + 1;
     let (mut runs, mut updates) = (0, 0);
@@ -267,11 +265,7 @@ fn hardware_loses_nothing_at_any_moment_64k() {
 /// The check can fail: an exchange in two steps loses what comes between them.
 #[test]
 fn a_write_that_is_lost_is_found() {
-    let shape = Shape {
-        asid: Some(1),
-        hardware: true,
-        ..Shape::kernel(39)
-    };
+    let shape = Shape::kernel(39).asid(1).hardware(true);
     for what in [
         What::Fold,
         What::Unmap,

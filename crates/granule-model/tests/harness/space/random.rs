@@ -189,29 +189,12 @@ fn play<P: Page>(shape: Shape, seed: u64, steps: u64, window: u64) -> [u64; 7] {
 }
 
 fn shapes(va_bits: u32) -> Vec<Shape> {
-    let plain = Shape {
-        asid: Some(1),
-        cpus: 3,
-        ..Shape::kernel(va_bits)
-    };
+    let plain = Shape::kernel(va_bits).asid(1).cpus(3);
     vec![
         plain,
-        Shape {
-            hardware: true,
-            ..plain
-        },
-        Shape {
-            hardware: true,
-            tlbi_range: true,
-            bbm_level: 3,
-            ..plain
-        },
-        Shape {
-            hardware: true,
-            bbm_level: 1,
-            repeat: true,
-            ..plain
-        },
+        plain.hardware(true),
+        plain.hardware(true).tlbi_range(true).bbm_level(3),
+        plain.hardware(true).bbm_level(1).repeat(true),
     ]
 }
 

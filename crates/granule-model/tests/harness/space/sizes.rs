@@ -94,25 +94,15 @@ impl Sizes {
 }
 
 fn shapes() -> [Shape; 3] {
-    let plain = Shape {
-        asid: Some(1),
-        cpus: 4,
-        ..Shape::kernel(39)
-    };
+    let plain = Shape::kernel(39).asid(1).cpus(4);
     [
         plain,
-        Shape {
-            hardware: true,
-            tlbi_range: true,
-            ..plain
-        },
-        Shape {
-            hardware: true,
-            tlbi_range: true,
-            bbm_level: 3,
-            repeat: true,
-            ..plain
-        },
+        plain.hardware(true).tlbi_range(true),
+        plain
+            .hardware(true)
+            .tlbi_range(true)
+            .bbm_level(3)
+            .repeat(true),
     ]
 }
 

@@ -135,152 +135,35 @@ fn writable<S: TestStage>(tables: &Tables<S>, start: u64, bytes: u64) -> Reporte
 }
 
 pub(super) const BLOCK: u64 = 2 << 20;
+/// The size of a group of pages.
+const GROUP: u64 = 16 << 12;
+
 /// The scenes.
+#[rustfmt::skip]
 pub(super) fn scenes<S: TestStage>() -> Vec<Scene<S>> {
+    let scene = |what, bytes, operation: fn(&mut Tables<S>, u64, u64) -> Reported, at: &'static [u64]| {
+        Scene { what, bytes, leaves: Leaves::LARGEST, only: false, operation, at }
+    };
+    let in_pages = |scene| Scene { leaves: Leaves::PAGES, ..scene };
+    let only = |scene| Scene { only: true, ..in_pages(scene) };
     vec![
-        Scene {
-            what: "a page of a group of pages",
-            bytes: 16 << 12,
-            leaves: Leaves::LARGEST,
-            only: false,
-            operation: protect_a_page,
-            at: &[0, 0x5000, 0xf000],
-        },
-        Scene {
-            what: "a page of a block",
-            bytes: BLOCK,
-            leaves: Leaves::LARGEST,
-            only: false,
-            operation: protect_a_page,
-            at: &[0, 0x5000, BLOCK - 0x1000],
-        },
-        Scene {
-            what: "from group to group of blocks",
-            bytes: 32 * BLOCK,
-            leaves: Leaves::LARGEST,
-            only: false,
-            operation: protect_across,
-            at: &[0, 0x5000, 17 * BLOCK, 32 * BLOCK - 0x1000],
-        },
-        Scene {
-            what: "a block limited to pages",
-            bytes: BLOCK,
-            leaves: Leaves::LARGEST,
-            only: false,
-            operation: limit,
-            at: &[0, BLOCK / 2],
-        },
-        Scene {
-            what: "a group of pages limited to pages",
-            bytes: 16 << 12,
-            leaves: Leaves::LARGEST,
-            only: false,
-            operation: limit,
-            at: &[0, 0x5000],
-        },
-        Scene {
-            what: "pages merged to a group",
-            bytes: 16 << 12,
-            leaves: Leaves::PAGES,
-            only: true,
-            operation: merge,
-            at: &[0, 0x5000, 0xf000],
-        },
-        Scene {
-            what: "pages merged to a block",
-            bytes: BLOCK,
-            leaves: Leaves::PAGES,
-            only: true,
-            operation: merge,
-            at: &[0, BLOCK - 0x1000],
-        },
-        Scene {
-            what: "pages that hardware may update, not merged to a group",
-            bytes: 16 << 12,
-            leaves: Leaves::PAGES,
-            only: false,
-            operation: merge,
-            at: &[0, 0x5000, 0xf000],
-        },
-        Scene {
-            what: "pages that hardware may update, not merged to a block",
-            bytes: BLOCK,
-            leaves: Leaves::PAGES,
-            only: false,
-            operation: merge,
-            at: &[0, BLOCK - 0x1000],
-        },
-        Scene {
-            what: "other memory types of a group of pages",
-            bytes: 16 << 12,
-            leaves: Leaves::LARGEST,
-            only: false,
-            operation: make_device,
-            at: &[0, 0x5000, 0xf000],
-        },
-        Scene {
-            what: "other memory types of a block",
-            bytes: BLOCK,
-            leaves: Leaves::LARGEST,
-            only: false,
-            operation: make_device,
-            at: &[0, 0x5000],
-        },
-        Scene {
-            what: "write-protection of a group of pages",
-            bytes: 16 << 12,
-            leaves: Leaves::LARGEST,
-            only: false,
-            operation: write_protect,
-            at: &[0, 0x5000, 0xf000],
-        },
-        Scene {
-            what: "write-protection of blocks and pages",
-            bytes: BLOCK + 0x5000,
-            leaves: Leaves::LARGEST,
-            only: false,
-            operation: write_protect,
-            at: &[0, BLOCK + 0x1000],
-        },
-        Scene {
-            what: "write-protection of a group of pages by what they are",
-            bytes: 16 << 12,
-            leaves: Leaves::LARGEST,
-            only: false,
-            operation: modify_to_read_only,
-            at: &[0, 0x5000, 0xf000],
-        },
-        Scene {
-            what: "write-protection of blocks and pages at once",
-            bytes: BLOCK + 0x5000,
-            leaves: Leaves::LARGEST,
-            only: false,
-            operation: take_writes,
-            at: &[0, BLOCK + 0x1000],
-        },
-        Scene {
-            what: "harvest of a group of pages",
-            bytes: 16 << 12,
-            leaves: Leaves::LARGEST,
-            only: false,
-            operation: harvest,
-            at: &[0, 0x3000],
-        },
-        Scene {
-            what: "harvest of blocks and pages",
-            bytes: BLOCK + 0x5000,
-            leaves: Leaves::LARGEST,
-            only: false,
-            operation: harvest,
-            at: &[0, BLOCK + 0x1000],
-        },
-        Scene {
-            what: "harvest of pages of which all others are noted",
-            bytes: 16 << 12,
-            leaves: Leaves::PAGES,
-            only: true,
-            operation: harvest,
-            at: &[0, 0x5000],
-        },
+        scene("a page of a group of pages", GROUP, protect_a_page, &[0, 0x5000, 0xf000]),
+        scene("a page of a block", BLOCK, protect_a_page, &[0, 0x5000, BLOCK - 0x1000]),
+        scene("from group to group of blocks", 32 * BLOCK, protect_across, &[0, 0x5000, 17 * BLOCK, 32 * BLOCK - 0x1000]),
+        scene("a block limited to pages", BLOCK, limit, &[0, BLOCK / 2]),
+        scene("a group of pages limited to pages", GROUP, limit, &[0, 0x5000]),
+        only(scene("pages merged to a group", GROUP, merge, &[0, 0x5000, 0xf000])),
+        only(scene("pages merged to a block", BLOCK, merge, &[0, BLOCK - 0x1000])),
+        in_pages(scene("pages that hardware may update, not merged to a group", GROUP, merge, &[0, 0x5000, 0xf000])),
+        in_pages(scene("pages that hardware may update, not merged to a block", BLOCK, merge, &[0, BLOCK - 0x1000])),
+        scene("other memory types of a group of pages", GROUP, make_device, &[0, 0x5000, 0xf000]),
+        scene("other memory types of a block", BLOCK, make_device, &[0, 0x5000]),
+        scene("write-protection of a group of pages", GROUP, write_protect, &[0, 0x5000, 0xf000]),
+        scene("write-protection of blocks and pages", BLOCK + 0x5000, write_protect, &[0, BLOCK + 0x1000]),
+        scene("write-protection of a group of pages by what they are", GROUP, modify_to_read_only, &[0, 0x5000, 0xf000]),
+        scene("write-protection of blocks and pages at once", BLOCK + 0x5000, take_writes, &[0, BLOCK + 0x1000]),
+        scene("harvest of a group of pages", GROUP, harvest, &[0, 0x3000]),
+        scene("harvest of blocks and pages", BLOCK + 0x5000, harvest, &[0, BLOCK + 0x1000]),
+        only(scene("harvest of pages of which all others are noted", GROUP, harvest, &[0, 0x5000])),
     ]
 }
