@@ -9,10 +9,7 @@ use granule::arch::PageSize;
 /// UARTs with the same registers, so that one driver serves them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-#[allow(
-    clippy::exhaustive_enums,
-    reason = "a program that drives UARTs must have a driver for each family"
-)]
+#[allow(clippy::exhaustive_enums, reason = "each family needs a driver")]
 pub enum Family {
     /// Arm's PL011.
     Pl011,
@@ -67,10 +64,7 @@ pub enum Device {
 /// The width of an access to a register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-#[allow(
-    clippy::exhaustive_enums,
-    reason = "registers are not accessed in any other width"
-)]
+#[allow(clippy::exhaustive_enums, reason = "registers have no other width")]
 pub enum Width {
     /// 8 bits.
     Bits8 = 1,

@@ -1,9 +1,6 @@
 //! The trait that accesses the words of the list.
 
-#![allow(
-    unsafe_code,
-    reason = "the trait of the list's memory, whose callers keep its rules"
-)]
+#![allow(unsafe_code, reason = "a trait whose callers keep its rules")]
 
 /// Access to the list's memory, a word at a time, by physical address.
 ///

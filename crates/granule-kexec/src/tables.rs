@@ -8,10 +8,7 @@
 //! change only while nothing is translated. TTBR0's address size is the smallest that reaches the
 //! page.
 
-#![allow(
-    unsafe_code,
-    reason = "trees by their roots, and the values of registers for them"
-)]
+#![allow(unsafe_code, reason = "trees by their roots, and registers for them")]
 
 use super::segment::{PhysRange, Refusal, Segment, in_the_way};
 use core::ops::ControlFlow;

@@ -24,10 +24,7 @@
 #![deny(missing_docs)]
 // Miri runs the module that allows unsafe code, and only that (`tools/xtask/src/packages.rs`).
 
-#[allow(
-    missing_docs,
-    reason = "constants and fields have the names of the C interface"
-)]
+#[allow(missing_docs, reason = "constants and fields have C's names")]
 pub mod abi;
 pub mod env;
 pub mod execve;

@@ -1,10 +1,7 @@
 //! One turn: a subject, or the floor, maps, protects and unmaps a job's range once, and each step
 //! is measured by the program's own clock or counter. The effect of the step is checked afterwards.
 
-#![allow(
-    unsafe_code,
-    reason = "a subject that is gone before the arena's next reset"
-)]
+#![allow(unsafe_code, reason = "a subject that is gone before the next reset")]
 
 use crate::arena::Arena;
 use crate::job::{Job, STEPS, VIRTUAL};

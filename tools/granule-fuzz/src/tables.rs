@@ -1,9 +1,6 @@
 //! Targets for tables with any contents, descriptors with any bits, and memory maps of any shape.
 
-#![allow(
-    unsafe_code,
-    reason = "table memory that reads anything, and stores nothing"
-)]
+#![allow(unsafe_code, reason = "table memory that takes no stores")]
 
 use crate::bytes::Bytes;
 use core::cell::Cell;

@@ -3,10 +3,7 @@
 //! This file computes values, and reads back those of other code. The kernel writes them, with the MMU off or
 //! through an empty table, because TG, DS and IPS must not change while the half they govern is in use.
 
-#![allow(
-    unsafe_code,
-    reason = "a TTBR's value for a root that the caller vouches for"
-)]
+#![allow(unsafe_code, reason = "TTBR for a root that the caller vouches for")]
 
 use super::address::PhysicalAddress;
 use super::attributes::Shareability;

@@ -65,10 +65,7 @@ pub struct Translation {
 
 /// Why tables do not make a translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_enums,
-    reason = "there are two halves, two stages and nothing else"
-)]
+#[expect(clippy::exhaustive_enums, reason = "there are no others")]
 pub enum TranslationError {
     /// There are tables for neither half.
     NoTables,

@@ -1,9 +1,6 @@
 //! The environment of tables that a kernel needs when it starts.
 
-#![allow(
-    unsafe_code,
-    reason = "the promises of a list of pages and of this machine"
-)]
+#![allow(unsafe_code, reason = "promises of a list of pages and the machine")]
 
 use super::tlb::issue;
 use crate::arch::tlbi::TlbCapabilities;

@@ -33,10 +33,7 @@ pub struct LargeLeaves {
 
 /// A kind of leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[expect(
-    clippy::exhaustive_enums,
-    reason = "the tables of a space hold no other leaves"
-)]
+#[expect(clippy::exhaustive_enums, reason = "a space has no other leaves")]
 pub enum LargestLeaf {
     /// A page. Nothing ever gets the contiguous hint, whatever a program requests.
     Page,

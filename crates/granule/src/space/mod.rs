@@ -212,10 +212,7 @@ pub struct Space<'s, P: PageChoice, E, F> {
     frames: PhantomData<fn(F)>,
 }
 
-#[allow(
-    unsafe_code,
-    reason = "the tables of a space, live on the caller's word"
-)]
+#[allow(unsafe_code, reason = "tables of a space, live on the caller's word")]
 impl<'s, P: PageChoice, E: TableEnvironment, F: UserFrames> Space<'s, P, E, F> {
     /// An empty space that no CPU walks yet. `geometry` is the geometry of the lower half; `nodes`
     /// are for the first VMAs.

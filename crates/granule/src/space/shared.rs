@@ -2,10 +2,7 @@
 //! file. The program reads the owner's frames; where its VMA allows writing, its first write copies,
 //! as after a fork.
 
-#![allow(
-    unsafe_code,
-    reason = "frames of another owner, which the caller keeps"
-)]
+#![allow(unsafe_code, reason = "frames of other owners, which the caller keeps")]
 
 use super::frames::UserFrames;
 use super::rights::Rights;

@@ -6,10 +6,7 @@
 //! invalidates all of its TLB. This file only orders; a kernel implements [`Registers`] by the
 //! instructions, a test by events of a model.
 
-#![allow(
-    unsafe_code,
-    reason = "registers of a CPU, for values that the caller vouches for"
-)]
+#![allow(unsafe_code, reason = "registers, for values the caller vouches for")]
 
 use crate::arch::registers::{Tcr, Ttbr};
 

@@ -6,10 +6,7 @@ use crate::arch::VirtualAddress;
 
 /// A program's request about the size of the leaves of a VMA.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_enums,
-    reason = "a program requests more, less or nothing"
-)]
+#[expect(clippy::exhaustive_enums, reason = "a program has no other request")]
 pub enum Advice {
     /// Nothing: the [policy](super::LargeLeaves) decides.
     #[default]

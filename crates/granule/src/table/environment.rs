@@ -15,10 +15,7 @@ use crate::forward;
 
 /// An instruction that orders a change of tables, or removes what CPUs cached of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_enums,
-    reason = "an environment must issue each of them"
-)]
+#[expect(clippy::exhaustive_enums, reason = "all must be issued")]
 pub enum Maintenance {
     /// DSB ISHST.
     DsbIshst,
@@ -51,10 +48,7 @@ pub struct TablePages {
 /// The answer to [`TableEnvironment::reserve`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "pages that were refused cannot be allocated"]
-#[expect(
-    clippy::exhaustive_enums,
-    reason = "an environment gives one of these answers"
-)]
+#[expect(clippy::exhaustive_enums, reason = "there is no other answer")]
 pub enum Reservation {
     /// The pages can be allocated.
     Granted,

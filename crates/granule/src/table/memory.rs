@@ -5,10 +5,7 @@ use crate::arch::{Descriptor, Level};
 
 /// Whether walkers may read a table while it is written, which decides how its entries are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(
-    clippy::exhaustive_enums,
-    reason = "an implementation of `TableEnvironment` must know all"
-)]
+#[expect(clippy::exhaustive_enums, reason = "an environment must know all")]
 pub enum Visibility {
     /// No walker can reach the table. Plain stores, which compilers may pair.
     Private,

@@ -260,10 +260,7 @@ impl<P: PageChoice, E: TableEnvironment, S: Stage> PageTables<P, E, S> {
     /// # Errors
     ///
     /// Those of [`new`](Self::new), with this tree as it was.
-    #[allow(
-        clippy::result_large_err,
-        reason = "the tree comes back with the error"
-    )]
+    #[allow(clippy::result_large_err, reason = "the error has the tree")]
     pub fn begin_another(
         mut self,
         geometry: S::Geometry,

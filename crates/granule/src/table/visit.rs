@@ -57,10 +57,7 @@ pub struct Entry<I = VirtualAddress> {
 
 /// How a visit goes on after an entry. [`ControlFlow::Break`] ends it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(
-    clippy::exhaustive_enums,
-    reason = "a visit goes into a table or past it"
-)]
+#[allow(clippy::exhaustive_enums, reason = "a visit goes in or past")]
 pub enum Visit {
     /// With the entries of the table that the entry points to. After a leaf it is the same as
     /// [`Skip`](Self::Skip).

@@ -4,10 +4,7 @@
 //! The code with the MMU off used the same stack earlier, but less of it than the later boot does,
 //! and `mmu_off_main`'s frames end before painting starts. Frames in use are not painted.
 
-#![allow(
-    unsafe_code,
-    reason = "the unused part of the boot stack is painted and read"
-)]
+#![allow(unsafe_code, reason = "paints and reads the boot stack's unused part")]
 
 use crate::arch::image;
 use core::arch::asm;

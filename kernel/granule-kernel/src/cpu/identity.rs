@@ -1,10 +1,7 @@
 //! Register values and physical addresses for a CPU that runs on the identity map, off the kernel's tables.
 //! `smp::identity` makes the map.
 
-#![allow(
-    unsafe_code,
-    reason = "registers of a CPU that leaves the kernel's tables"
-)]
+#![allow(unsafe_code, reason = "registers of a CPU that leaves the tables")]
 
 use crate::trace::bring_up;
 use core::sync::atomic::{AtomicU64, Ordering};

@@ -1,9 +1,6 @@
 //! The fatal report: cause, registers, backtrace and boot record, then power off.
 
-#![allow(
-    unsafe_code,
-    reason = "the registers of a panicking CPU, and the frames on its stack"
-)]
+#![allow(unsafe_code, reason = "registers and stack of a CPU that panics")]
 
 use crate::arch::{cpu, image};
 use crate::dev::console::{self, print, println};

@@ -15,10 +15,7 @@
 //! The reader looks at memory past this CPU's caches, so every change is cleaned to the point of
 //! coherency. The state is written last. `head::park` writes the record too, in assembly.
 
-#![allow(
-    unsafe_code,
-    reason = "the boot record, which readers outside of the kernel read"
-)]
+#![allow(unsafe_code, reason = "the boot record is read from outside")]
 
 use core::cell::UnsafeCell;
 use core::ops::Range;

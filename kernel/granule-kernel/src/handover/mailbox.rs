@@ -6,10 +6,7 @@
 //! never writes them, and drops its lines before each read. So no dirty line can ever cover either, even
 //! where two CPUs share a line (arm-rules section 9).
 
-#![allow(
-    unsafe_code,
-    reason = "memory that a CPU with its MMU off reads and writes"
-)]
+#![allow(unsafe_code, reason = "memory that CPUs with the MMU off access")]
 
 use crate::handover::MmuConfig;
 use core::cell::UnsafeCell;

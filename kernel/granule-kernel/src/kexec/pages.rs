@@ -1,10 +1,7 @@
 //! Pages for the next kernel: taken in a segment's place or elsewhere, filled, and freed together when
 //! their owner is dropped. Only this file of the loading code accesses memory by address.
 
-#![allow(
-    unsafe_code,
-    reason = "pages of the next kernel, filled through the linear map"
-)]
+#![allow(unsafe_code, reason = "pages of the next kernel, in the linear map")]
 
 use crate::arch::cpu;
 use crate::mm::kernel_tables::{self, pointer};

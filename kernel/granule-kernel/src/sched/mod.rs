@@ -262,10 +262,7 @@ pub(crate) fn interrupt(place: usize) {
 
 /// Runs the first task of the queue until it leaves this CPU. False if the queue is empty. The loop of a
 /// CPU without a task calls this, with interrupts enabled.
-#[allow(
-    unsafe_code,
-    reason = "contexts and registers of a task that this CPU took"
-)]
+#[allow(unsafe_code, reason = "contexts and registers of the task it took")]
 pub(crate) fn run_one() -> bool {
     if !is_open() || is_frozen() {
         return false;

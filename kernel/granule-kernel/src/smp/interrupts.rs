@@ -1,9 +1,6 @@
 //! Sets up interrupts on the boot CPU, and maps the interrupt controller for all CPUs.
 
-#![allow(
-    unsafe_code,
-    reason = "the interrupt controller's registers, just mapped"
-)]
+#![allow(unsafe_code, reason = "registers of the interrupt controller")]
 
 use super::inputs::{BringUp, Obstacle};
 use crate::dev::intc;

@@ -4,10 +4,7 @@
 //! Memory is allocated on demand and freed when the value is dropped, so the frame count after the last
 //! process shows a leaked value. The handling of an exception must not depend on such a value.
 
-#![allow(
-    unsafe_code,
-    reason = "frames of the page allocator as memory for values"
-)]
+#![allow(unsafe_code, reason = "frames as memory for values")]
 
 use crate::mm::kernel_tables::{self, Kernel, pointer};
 use crate::mm::{pages, sized};

@@ -5,10 +5,7 @@
 //! uses ([`Own`]) lies in its own frames; [`Current`] gives access to it, once for the time the
 //! task is in the kernel. The scheduler's [`Thread`] lies beside it.
 
-#![allow(
-    unsafe_code,
-    reason = "the data of a task, which only the task reaches"
-)]
+#![allow(unsafe_code, reason = "data of a task that only the task reaches")]
 
 use super::address_space::{AddressSpace, SpaceRef};
 use super::owned::{Array, Boxed, PageFrames};

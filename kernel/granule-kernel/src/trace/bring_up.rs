@@ -7,10 +7,7 @@
 //! shows a CPU on the tables for longer than it was. That can make a checker stricter, never more lenient:
 //! the trace never shows a CPU as away while it walks tables that are being changed.
 
-#![allow(
-    unsafe_code,
-    reason = "registers of the CPU that comes up, and their recording"
-)]
+#![allow(unsafe_code, reason = "registers of the CPU that comes up, recorded")]
 
 use super::recorder::{self, Recorder};
 use super::routine::{Teller, before_tables, entered_at, runs_at, with_tables};

@@ -1,9 +1,6 @@
 //! Memory: mapped, unmapped, protected, grown, used up.
 
-#![allow(
-    unsafe_code,
-    reason = "memory that the test mapped, and deliberate faults"
-)]
+#![allow(unsafe_code, reason = "memory that the test mapped, and faults")]
 
 use super::page;
 use crate::{check, check_eq};

@@ -2,10 +2,7 @@
 //! data with it through pipes, and is ended by it. Any other tests run too, with every size at the
 //! same time.
 
-#![allow(
-    unsafe_code,
-    reason = "memory that the test mapped, and children that execute programs"
-)]
+#![allow(unsafe_code, reason = "memory that the test mapped, and children")]
 
 use super::files::{close, pipe, read, write};
 use super::memory::mapped;

@@ -5,10 +5,7 @@
 //! mapping it with flags that are not valid. It has no calls for single leaves: a page is a range of
 //! one. Nor has it one for a query: a visit of one page is what comes nearest.
 
-#![allow(
-    unsafe_code,
-    reason = "tables in the arena, by the subject's interface"
-)]
+#![allow(unsafe_code, reason = "tables in the arena, as the subject has them")]
 
 use super::{Found, Subject};
 use crate::arena::{self, TABLE};

@@ -4,10 +4,7 @@
 //! crate is built without instructions. Empty tables stay, as no call but `clean_up_addr_range` frees
 //! them.
 
-#![allow(
-    unsafe_code,
-    reason = "tables in the arena, by the subject's interface"
-)]
+#![allow(unsafe_code, reason = "tables in the arena, as the subject has them")]
 
 use super::{Found, Subject};
 use crate::arena::{self, TABLE};

@@ -3,10 +3,7 @@
 //! This file computes values; a hypervisor writes them. VTCR_EL2 must not change while a guest of
 //! the same VMID runs on any CPU.
 
-#![allow(
-    unsafe_code,
-    reason = "VTTBR_EL2's value for a root that the caller vouches for"
-)]
+#![allow(unsafe_code, reason = "VTTBR for a root that the caller vouches for")]
 
 use super::geometry::Stage2Geometry;
 use crate::arch::address::PhysicalAddress;

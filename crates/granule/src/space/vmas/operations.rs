@@ -1,9 +1,6 @@
 //! VMAs against a plain list of pages, with every lack of memory on the way, and the limit of their number.
 
-#![allow(
-    unsafe_code,
-    reason = "nodes that a test frees when their tree is gone"
-)]
+#![allow(unsafe_code, reason = "nodes that outlive their tree")]
 
 extern crate std;
 

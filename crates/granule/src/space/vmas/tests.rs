@@ -39,10 +39,7 @@ impl Lent {
         Self(Vec::new())
     }
 
-    #[allow(
-        unsafe_code,
-        reason = "memory that is freed after the tree that has it"
-    )]
+    #[allow(unsafe_code, reason = "memory that outlives the tree that has it")]
     fn lend(&mut self, vmas: &mut Vmas<'static>, count: usize) {
         for _ in 0..count {
             let node = Box::into_raw(Box::new(VmaNode::EMPTY));
@@ -207,10 +204,7 @@ fn full(order: impl Iterator<Item = u64>) -> (Vmas<'static>, Lent) {
 const MOST: u64 = crate::space::Settings::MOST_VMAS as u64;
 
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "hundreds of thousands of VMAs, which take Miri minutes"
-)]
+#[cfg_attr(miri, ignore = "hundreds of thousands of VMAs take Miri minutes")]
 fn sixty_five_thousand_vmas_are_four_nodes_high() {
     for (name, order) in [
         ("upward", Box::new(0..MOST) as Box<dyn Iterator<Item = u64>>),

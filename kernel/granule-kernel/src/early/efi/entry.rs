@@ -1,9 +1,6 @@
 //! The two ends of the stub: from the firmware's call to Rust, and from Rust to the copy of the image.
 
-#![allow(
-    unsafe_code,
-    reason = "the stub's entry, and the jump to the copied image"
-)]
+#![allow(unsafe_code, reason = "the stub's entry and the jump to the copy")]
 
 use crate::arch::sctlr::MMU_AND_CACHES;
 use core::arch::global_asm;

@@ -65,10 +65,7 @@ use uefi_raw::table::system::SystemTable;
 use uefi_raw::{Handle, Status};
 
 /// The first function of the stub, called by its assembly. Returns only if the boot failed.
-#[allow(
-    unsafe_code,
-    reason = "assembly calls it by name, with firmware's table"
-)]
+#[allow(unsafe_code, reason = "assembly calls it with firmware's table")]
 #[unsafe(no_mangle)]
 extern "C" fn efi_main(handle: Handle, table: *const SystemTable) -> Status {
     // SAFETY: the firmware calls the entry of an application with its handle and the system table.

@@ -15,10 +15,7 @@
 //! xtask image` fails where the two differ. [`crate::trace::head`] repeats the order in which the
 //! routines run: change both together.
 
-#![allow(
-    unsafe_code,
-    reason = "entry, relocation, EL2 and the switch of the MMU: assembly"
-)]
+#![allow(unsafe_code, reason = "assembly: entry, relocation, EL2, MMU")]
 
 mod early_vectors;
 mod el2;

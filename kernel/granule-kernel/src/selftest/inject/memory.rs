@@ -1,10 +1,7 @@
 //! The hook over table entries: detects splits of live leaves in the kernel's tables and makes the chosen one
 //! appear as a TLB conflict.
 
-#![allow(
-    unsafe_code,
-    reason = "entries that are invalid for a while, and only its own then"
-)]
+#![allow(unsafe_code, reason = "invalid entries that are only its own then")]
 
 use super::pending::{self, Chosen};
 use crate::arch::cpu;

@@ -4,10 +4,7 @@
 //! may be invalid. Only assembly that accesses nothing but the entries and the state makes them invalid and
 //! valid again, since any other access, for example to a stack, might fault on them.
 
-#![allow(
-    unsafe_code,
-    reason = "entries that are invalid for a while, and only its own then"
-)]
+#![allow(unsafe_code, reason = "invalid entries that are only its own then")]
 
 use crate::arch::cpu;
 use crate::mm::kernel_tables;
