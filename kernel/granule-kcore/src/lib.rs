@@ -29,6 +29,7 @@ pub mod lock;
 #[cfg(test)]
 mod made_trees;
 pub mod merge_candidates;
+pub mod module;
 pub mod parameters;
 pub mod persist;
 pub mod random;
