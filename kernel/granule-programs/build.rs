@@ -2,10 +2,11 @@
 //! without a relocation: nothing applies any.
 
 /// The programs of EL0 that have no standard library.
-const PROGRAMS: [&str; 6] = [
+const PROGRAMS: [&str; 7] = [
     "granule-user",
     "granule-user-bench",
     "granule-user-memory",
+    "granule-user-module",
     "granule-user-leave",
     "granule-kexec",
     "granule-pagesize",

@@ -6,8 +6,9 @@
 //! | bottom of TTBR1's space | the linear map, somewhere in the lower half of the space |
 //! | `0xffff_fff8_0000_0000` | the kernel image, if addresses are randomised: somewhere in 28 GiB |
 //! | `0xffff_ffff_0000_0000` | the trace's records, if any are wanted |
+//! | `0xffff_ffff_6000_0000` | stacks of tasks, with gaps |
 //! | `0xffff_ffff_8000_0000` | the kernel image, if addresses are not randomised |
-//! | `0xffff_ffff_a000_0000` | stacks of tasks, with gaps |
+//! | beside the image | the vmalloc area, with gaps: modules, and memory of theirs |
 //! | `0xffff_ffff_c000_0000` | the device tree, read-only |
 //! | `0xffff_ffff_c200_0000` | stacks and data of the secondary CPUs, with gaps |
 //! | `0xffff_ffff_e000_0000` | fixmap: device and temporary mappings |
@@ -75,6 +76,26 @@ pub const fn kimage_vaddr(span: u64, place: u64) -> u64 {
         .start
         .wrapping_add(span.wrapping_mul(KIMAGE_SPAN))
         .wrapping_add(place.wrapping_mul(IMAGE_ALIGN))
+}
+
+/// Bytes of the vmalloc area.
+pub const VMALLOC_BYTES: u64 = 64 << 20;
+
+/// The distance that a branch of a module reaches, forwards and backwards.
+pub const BRANCH_REACH: u64 = 128 << 20;
+
+/// The addresses of the vmalloc area, for an image at `image`: the spans behind the image's own, so that branches
+/// between modules and the image reach; those before it where the trace's window follows. What lies there is mapped
+/// in pages, and each boot without a module has nothing there.
+pub const fn vmalloc(image: u64) -> Range<u64> {
+    let span = image & !(KIMAGE_SPAN - 1);
+    let behind = span + KIMAGE_SPAN;
+    let start = if behind <= TRACE_VADDR && behind + VMALLOC_BYTES > TRACE_VADDR {
+        span - VMALLOC_BYTES
+    } else {
+        behind
+    };
+    start..start + VMALLOC_BYTES
 }
 
 /// The numbers of places that a seed chooses from.
@@ -265,6 +286,30 @@ mod tests {
                     let tables = boot_tables(&geometry, image);
                     assert_eq!(tables, fixed, "{geometry:?} {image:#x}");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn branches_reach_between_the_image_and_the_vmalloc_area() {
+        let random =
+            (0..KIMAGE_SPANS).flat_map(|span| [kimage_vaddr(span, 0), kimage_vaddr(span, 14)]);
+        for image in random.chain([KIMAGE_VADDR]) {
+            let area = vmalloc(image);
+            let span = image & !(KIMAGE_SPAN - 1)..(image | (KIMAGE_SPAN - 1)) + 1;
+            let (low, high) = (area.start.min(span.start), area.end.max(span.end));
+            assert!(high - low <= BRANCH_REACH, "{image:#x}");
+            assert!(area.end <= span.start || span.end <= area.start);
+            assert!(area.start >= FIRST_OF_LAST_32_GIB);
+            for window in [
+                TRACE_VADDR..TRACE_VADDR + TRACE_MOST_BYTES + (512 << 20),
+                TASK_STACKS_VADDR..TASK_STACKS_VADDR + TASK_STACKS_BYTES,
+                DTB_VADDR..DTB_VADDR + 1,
+            ] {
+                assert!(
+                    area.end <= window.start || window.end <= area.start,
+                    "{image:#x}"
+                );
             }
         }
     }

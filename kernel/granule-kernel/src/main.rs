@@ -33,7 +33,7 @@
 //!
 //! A module imports only from modules that stand before it here: `hook`, `arch`, `handover`, `percpu`,
 //! `lock`, `trace`, `dev`, `early`, `fatal`, `cpu`, `exception`, `mm`, `smp`, `persist`, `report`, `sched`,
-//! `task`, `kexec`, `bench`, `init`, `selftest`. Nothing calls into `early`: the code after it finds
+//! `task`, `kexec`, `module`, `bench`, `init`, `selftest`. Nothing calls into `early`: the code after it finds
 //! its results in `handover`. No code outside of `selftest` names `selftest`, except `kmain_entry`.
 
 #![cfg_attr(target_os = "none", no_std, no_main)]
@@ -64,6 +64,8 @@ mod kexec;
 mod lock;
 #[cfg(target_os = "none")]
 mod mm;
+#[cfg(target_os = "none")]
+mod module;
 #[cfg(target_os = "none")]
 mod percpu;
 #[cfg(target_os = "none")]

@@ -79,6 +79,10 @@ pub trait Env {
     /// Nanoseconds since the machine started.
     fn now(&self) -> u64;
 
+    /// Moves bytes between the memory of the caller of this function and the disk of a module, from byte `at` of the
+    /// disk on. The bytes lie in the disk, and the process has it open.
+    fn disk(&mut self, at: u64, bytes: Transfer<'_>);
+
     /// Writes bytes to the console.
     fn console(&mut self, bytes: &[u8]);
 
@@ -118,6 +122,15 @@ pub trait Env {
     /// The address, in the caller's memory, of code that calls `rt_sigreturn`. A handler without a
     /// restorer of its own returns there.
     fn trampoline(&self) -> u64;
+}
+
+/// The bytes of a transfer between memory and a disk, and its direction.
+#[derive(Debug)]
+pub enum Transfer<'a> {
+    /// From the disk.
+    Read(&'a mut [u8]),
+    /// To the disk.
+    Write(&'a [u8]),
 }
 
 /// Reads a structure from the caller's memory.

@@ -38,7 +38,7 @@ const fn hash(start: u64, bytes: &[u8]) -> u64 {
     hash
 }
 
-/// What a module's file says about it, alone in the section [`HEAD_SECTION`].
+/// The description of a module in its file, alone in the section [`HEAD_SECTION`].
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Head {

@@ -1,6 +1,6 @@
 //! Writes an initramfs: an uncompressed cpio archive of the kind "newc", which the kernel reads.
 //!
-//! Only what tests and benchmarks need is supported: files, directories and symbolic links, all
+//! Only what tests and benchmarks need is supported: files, directories, block devices and symbolic links, all
 //! owned by root.
 
 use std::path::Path;
@@ -17,6 +17,7 @@ pub struct Initramfs {
 const DIRECTORY: u32 = 0o040_000;
 const FILE: u32 = 0o100_000;
 const LINK: u32 = 0o120_000;
+const BLOCK_DEVICE: u32 = 0o060_000;
 /// Bytes of an entry's header, before its name.
 const HEADER_BYTES: usize = 110;
 /// Alignment of headers and contents.
@@ -48,14 +49,23 @@ impl Initramfs {
         self.entry(path, LINK | 0o777, to.as_bytes())
     }
 
-    fn entry(mut self, path: &str, mode: u32, content: &[u8]) -> Self {
-        let name = path.trim_start_matches('/');
+    /// Adds the node of a block device with these numbers, major and minor.
+    pub fn block_device(mut self, path: &str, numbers: (u32, u32)) -> Self {
         self.count += 1;
-        self.put(self.count, name, mode, content);
+        let name = path.trim_start_matches('/');
+        self.put((self.count, BLOCK_DEVICE | 0o600, numbers), name, b"");
         self
     }
 
-    fn put(&mut self, number: u32, name: &str, mode: u32, content: &[u8]) {
+    fn entry(mut self, path: &str, mode: u32, content: &[u8]) -> Self {
+        let name = path.trim_start_matches('/');
+        self.count += 1;
+        self.put((self.count, mode, (0, 0)), name, content);
+        self
+    }
+
+    /// Writes an entry: its inode, mode and, for a device, numbers.
+    fn put(&mut self, (number, mode, rdev): (u32, u32, (u32, u32)), name: &str, content: &[u8]) {
         // Reserve exactly: an archive may hold hundreds of megabytes, and doubling that is too
         // much.
         self.bytes
@@ -73,8 +83,8 @@ impl Initramfs {
             length(content.len()),
             0,
             0,
-            0,
-            0,
+            rdev.0,
+            rdev.1,
             length(name.len() + 1),
             0,
         ];
@@ -101,7 +111,7 @@ impl Initramfs {
 
     /// The finished archive.
     pub fn bytes(mut self) -> Vec<u8> {
-        self.put(0, "TRAILER!!!", 0, b"");
+        self.put((0, 0, (0, 0)), "TRAILER!!!", b"");
         self.bytes
     }
 

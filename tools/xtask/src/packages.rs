@@ -18,6 +18,7 @@ pub(crate) const WITH_UNSAFE_MODULES: [(&str, &[&str]); 2] = [
 /// The packages that run on no host.
 pub(crate) const KERNEL: &str = "granule-kernel";
 pub(crate) const USER: &str = "granule-programs";
+pub(crate) const MODULE: &str = "granule-module";
 pub(crate) const CLI: &str = "granule-cli";
 
 /// The tests that boot guests, in the language of nextest's filters.
@@ -34,7 +35,7 @@ pub(crate) fn in_fixed_guests() -> String {
 
 /// All others. The kernel and the programs that it starts are tested in guests, and granule-testing has no tests.
 pub(crate) fn on_host() -> String {
-    let not = [KERNEL, USER, "granule-testing"].map(|name| format!("package(={name})"));
+    let not = [KERNEL, USER, MODULE, "granule-testing"].map(|name| format!("package(={name})"));
     format!("not ({} + {})", in_guests(), not.join(" + "))
 }
 

@@ -63,7 +63,7 @@ impl Part {
     }
 }
 
-/// Where a section that is no part of memory lies.
+/// The place of a section that is not part of memory.
 const NOWHERE: u32 = u32::MAX;
 
 /// A module's file that can be loaded, with the place of each section.

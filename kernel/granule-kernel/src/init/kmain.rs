@@ -19,7 +19,7 @@ use crate::mm::{fault, firmware, kernel_tables};
 use crate::percpu;
 use crate::smp::off;
 use crate::trace::recorder;
-use crate::{exception, fatal, kexec, lock, report, sched, task};
+use crate::{exception, fatal, kexec, lock, module, report, sched, task};
 use granule_boot::expand::Expanded;
 use granule_boot::peek::{ConsoleError, Consoles};
 use granule_kcore::layout;
@@ -72,6 +72,7 @@ fn register() {
     fatal::panic::TASK_STACKS.call_once(|| sched::stack::holds);
     off::CAME_BACK.call_once(|| sched::admit);
     task::next_kernel::NEXT_KERNEL.call_once(|| kexec::syscall::NEXT_KERNEL);
+    task::modules::MODULES.call_once(|| module::syscall::MODULES);
 }
 
 /// Most bytes of the command line that are kept, as in Linux.

@@ -26,6 +26,8 @@ pub(crate) struct Kernel {
     /// Physical addresses of the image. Parts of its static storage that the boot no longer needs belong to
     /// the page allocator: see [`is_image`](Self::is_image).
     pub(crate) image: Range<u64>,
+    /// Whether the linear map's alias of memory changes with the memory's own permissions.
+    pub(crate) changes_aliases: bool,
     /// Whether free pages are invalid.
     pub(crate) debug_pagealloc: bool,
 }

@@ -96,6 +96,7 @@ pub(crate) fn begin(request: &Request<'_>) {
             .next()
             .map_or(1, |size| size.bytes),
         image: request.image_start..request.image_start + image::bytes(),
+        changes_aliases: request.parameters.rodata.changes_pages(),
         debug_pagealloc: request.parameters.debug_pagealloc,
     });
 }

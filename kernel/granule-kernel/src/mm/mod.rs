@@ -12,9 +12,9 @@
 //! other sizes for programs, and [`sized_tables`] their table pages. Every change of the
 //! kernel's tables goes through [`kernel_tables`]. Its users are [`pageattr`] (page attributes of the linear
 //! map), [`merge`] (large leaves again), [`hotplug`] (adding and removing memory), [`guard`] (guard pages,
-//! changed from any context) and [`pagealloc`] (`debug_pagealloc=on`). `granule_kcore` keeps the merge
-//! candidates and the ranges whose TLBI is deferred. [`transition`] builds the tables for leaving this
-//! kernel. [`fault`] explains a faulting address.
+//! changed from any context), [`vmalloc`] (areas of pages beside the image) and [`pagealloc`]
+//! (`debug_pagealloc=on`). `granule_kcore` keeps the merge candidates and the ranges whose TLBI is deferred.
+//! [`transition`] builds the tables for leaving this kernel. [`fault`] explains a faulting address.
 //!
 //! # Page sizes
 //!
@@ -62,4 +62,5 @@ pub(crate) mod split_to_pages;
 pub(crate) mod table_allocator;
 pub(crate) mod table_pages;
 pub(crate) mod transition;
+pub(crate) mod vmalloc;
 pub(crate) mod walker;

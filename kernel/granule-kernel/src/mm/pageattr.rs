@@ -1,6 +1,7 @@
 //! Changes the permissions of pages in the linear map (pageattr). The functions have Linux's names.
 //!
-//! Each function takes the linear-map address of a page and a number of pages. It changes all of
+//! Each function takes the linear-map address of a page and a number of pages; those of the first two rows also an
+//! address in the vmalloc area, whose pages have two mappings ([`vmalloc`](super::vmalloc)). It changes all of
 //! them or none: obstacles are found before the first change. A leaf that straddles an end of the
 //! range is split if the CPUs' BBM level allows that, and is an error otherwise, unless the map is
 //! in pages (`rodata=on|full` without such CPUs, `debug_pagealloc=on`). An empty range is not an
@@ -39,7 +40,7 @@
 
 use super::error::LinearError;
 use super::kernel_tables::{self, Flush, Kernel, TableState, Tree};
-use super::{merge, walker};
+use super::{merge, vmalloc, walker};
 use core::ops::ControlFlow;
 use granule::arch::{Attributes, Kind, Permissions, PhysicalAddress, VirtualAddress};
 use granule::table::{Holes, PermissionChange, TableError, Visit};
@@ -79,7 +80,6 @@ pub(crate) fn set_memory_rw(start: VirtualAddress, pages: u64) -> Result<(), Lin
 /// # Errors
 ///
 /// As for [`set_memory_ro`]; [`LinearError::WritableExecutable`] when one of them is writable.
-#[allow(dead_code, reason = "for modules; self-tests use it until then")]
 pub(crate) fn set_memory_x(start: VirtualAddress, pages: u64) -> Result<(), LinearError> {
     let change = PermissionChange {
         privileged_execute: Some(true),
@@ -90,7 +90,7 @@ pub(crate) fn set_memory_x(start: VirtualAddress, pages: u64) -> Result<(), Line
 }
 
 /// Makes pages not executable.
-#[allow(dead_code, reason = "for modules; self-tests use it until then")]
+#[allow(dead_code, reason = "self-tests use it")]
 pub(crate) fn set_memory_nx(start: VirtualAddress, pages: u64) -> Result<(), LinearError> {
     let change = PermissionChange {
         privileged_execute: Some(false),
@@ -101,7 +101,7 @@ pub(crate) fn set_memory_nx(start: VirtualAddress, pages: u64) -> Result<(), Lin
 
 /// Makes every access to pages fault, or makes the pages valid again. Invalid pages keep their permissions,
 /// which may be changed meanwhile.
-#[allow(dead_code, reason = "for modules; self-tests use it until then")]
+#[allow(dead_code, reason = "self-tests use it")]
 pub(crate) fn set_memory_valid(
     start: VirtualAddress,
     pages: u64,
@@ -122,7 +122,7 @@ pub(crate) fn set_direct_map_invalid(start: VirtualAddress, pages: u64) -> Resul
 }
 
 /// As [`set_direct_map_invalid`], but CPUs may still access the pages until [`flush_direct_map`].
-#[allow(dead_code, reason = "for modules; self-tests use it until then")]
+#[allow(dead_code, reason = "self-tests use it")]
 pub(crate) fn set_direct_map_invalid_noflush(
     start: VirtualAddress,
     pages: u64,
@@ -137,13 +137,13 @@ fn to_invalid(start: VirtualAddress, pages: u64, flush: Flush) -> Result<(), Lin
 }
 
 /// Gives pages the initial state of RAM: valid, writable, not executable.
-#[allow(dead_code, reason = "for modules; self-tests use it until then")]
+#[allow(dead_code, reason = "self-tests use it")]
 pub(crate) fn set_direct_map_default(start: VirtualAddress, pages: u64) -> Result<(), LinearError> {
     in_range(start, pages, Flush::Now, to_default)
 }
 
 /// As [`set_direct_map_default`], but CPUs may use the earlier permissions until [`flush_direct_map`].
-#[allow(dead_code, reason = "for modules; self-tests use it until then")]
+#[allow(dead_code, reason = "self-tests use it")]
 pub(crate) fn set_direct_map_default_noflush(
     start: VirtualAddress,
     pages: u64,
@@ -191,7 +191,7 @@ fn to_default(
 /// # Errors
 ///
 /// [`LinearError::Outside`], [`LinearError::TooEarly`].
-#[allow(dead_code, reason = "for modules; self-tests use it until then")]
+#[allow(dead_code, reason = "self-tests use it")]
 pub(crate) fn flush_direct_map(start: VirtualAddress, pages: u64) -> Result<(), LinearError> {
     kernel_tables::change(Flush::Now, |kernel, state, tree| {
         let bytes = kernel.bytes_in(start, pages)?;
@@ -205,7 +205,7 @@ pub(crate) fn flush_direct_map(start: VirtualAddress, pages: u64) -> Result<(), 
 }
 
 /// Whether the page that contains `address` is valid in the linear map.
-#[allow(dead_code, reason = "for modules; self-tests use it until then")]
+#[allow(dead_code, reason = "self-tests use it")]
 pub(crate) fn kernel_page_present(address: VirtualAddress) -> bool {
     kernel_tables::look(|kernel, _, tree| {
         kernel.placement.physical_address(address).is_some() && tree.query(address).is_some()
@@ -214,7 +214,7 @@ pub(crate) fn kernel_page_present(address: VirtualAddress) -> bool {
 }
 
 /// Whether a page with these permissions forbids the change.
-type Refused = fn(&Permissions) -> bool;
+pub(super) type Refused = fn(&Permissions) -> bool;
 
 fn protect(
     start: VirtualAddress,
@@ -222,6 +222,9 @@ fn protect(
     change: PermissionChange,
     refused: Option<Refused>,
 ) -> Result<(), LinearError> {
+    if vmalloc::is_there(start) {
+        return vmalloc::protect(start, pages, change, refused);
+    }
     in_range(start, pages, Flush::Now, |kernel, tree, start, bytes| {
         if let Some(refused) = refused
             && let Some(address) = first_refused(kernel, tree, start, bytes, refused)?
@@ -233,7 +236,7 @@ fn protect(
 }
 
 /// The first address in the range whose leaf forbids the change.
-fn first_refused(
+pub(super) fn first_refused(
     kernel: &Kernel,
     tree: &mut Tree<'_>,
     start: VirtualAddress,

@@ -15,10 +15,12 @@
 //! | `granule.test=needs-4k` and its like | [`drivers`] |
 //! | `granule.test=kexec:` | [`kexec`] |
 //! | `granule.test=alloc-failure` | [`alloc_failure`] |
+//! | every boot of that image | [`aliases`] |
 //! | `granule.test=stacks` | [`stacks`] |
 //! | `arm64.inject_conflict=` | [`inject`] |
 //! | `arm64.fake_cpu=` | [`install`] |
 
+mod aliases;
 mod alloc_failure;
 mod calls;
 mod conflict;
@@ -93,7 +95,9 @@ pub(crate) fn install() {
         begins: failures::task_begins,
         forks: alloc_failure::inherit,
         prctl: |task, [what, first, all]| {
-            alloc_failure::is_asked(what).then(|| alloc_failure::arm(task, first, all))
+            let armed = || alloc_failure::arm(task, first, all);
+            let is_asked = alloc_failure::is_asked(what);
+            is_asked.then(armed).or_else(|| aliases::answer(what))
         },
     });
 }

@@ -4,7 +4,7 @@
 
 use super::process_table::{self, Tasks};
 use super::task_table::Current;
-use super::{exec, platform, random, syscall};
+use super::{exec, modules, platform, random, syscall};
 use crate::arch::cpu;
 use crate::dev::console;
 use crate::dev::timer;
@@ -18,7 +18,7 @@ use granule_boot::sizes::SizeSet;
 use granule_kcore::frames::tables::Source;
 use granule_linux_abi::abi::Errno;
 use granule_linux_abi::abi::time::NANOSECONDS;
-use granule_linux_abi::env::{Env, Ram, Slept};
+use granule_linux_abi::env::{Env, Ram, Slept, Transfer};
 use granule_linux_abi::files::Channel;
 use granule_linux_abi::processes::{ProcessPlace, Processes};
 use granule_linux_abi::signals::frame::{FpRegisters, Registers, pstate_of_users};
@@ -119,6 +119,10 @@ impl Env for Current<'_> {
 
     fn now(&self) -> u64 {
         to_ns(timer::now())
+    }
+
+    fn disk(&mut self, at: u64, bytes: Transfer<'_>) {
+        modules::transfer(at, bytes);
     }
 
     fn console(&mut self, bytes: &[u8]) {

@@ -55,6 +55,7 @@ pub(crate) mod execve;
 mod file_cache;
 pub(crate) mod frames;
 pub(crate) mod hook;
+pub(crate) mod modules;
 pub(crate) mod next_kernel;
 pub(crate) mod owned;
 mod platform;

@@ -4,7 +4,6 @@
 #![allow(unsafe_code, reason = "the initramfs as bytes")]
 
 use super::hook::TASKS;
-use super::next_kernel;
 use super::owned::PageFrames;
 use super::platform::{self, Platform, Shape};
 use super::random;
@@ -12,6 +11,7 @@ use super::task_table::builder::TaskBuilder;
 use super::task_table::{self, Own, Task};
 use super::{address_space, entry, exec, process, process_table};
 use super::{file_cache, frames};
+use super::{modules, next_kernel};
 use crate::arch::cpu;
 use crate::cpu::ipi;
 use crate::dev::console::println;
@@ -370,6 +370,7 @@ fn wait() {
 fn end() {
     // No program is left that could leave for the next kernel.
     next_kernel::forget();
+    modules::forget();
     sched::open(false);
     ipi::call(percpu::online(), &|_| registers::close());
     process_table::close();

@@ -2,6 +2,9 @@
 
 use core::fmt;
 
+/// The largest number that a system call can return as an error.
+const MOST_ERRNO: i32 = 4095;
+
 /// The error number of a failed system call.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Errno(u16);
@@ -27,6 +30,7 @@ errnos! {
     ENOENT = 2;
     ESRCH = 3;
     EINTR = 4;
+    ENXIO = 6;
     E2BIG = 7;
     ENOEXEC = 8;
     EBADF = 9;
@@ -59,6 +63,15 @@ errnos! {
 }
 
 impl Errno {
+    /// The error with this number, if it is one.
+    pub const fn of(number: i32) -> Option<Self> {
+        if number > 0 && number <= MOST_ERRNO {
+            Some(Self(number as u16))
+        } else {
+            None
+        }
+    }
+
     /// The value that the system call returns in x0.
     pub const fn as_result(self) -> u64 {
         (self.0 as u64).wrapping_neg()

@@ -24,6 +24,7 @@ const FIRST_CHILD: u64 = 2;
 pub fn stat(about: &About, device: u32) -> Stat {
     let rdev = match about.kind {
         NodeKind::Device { major, minor } => device_number(major, minor),
+        NodeKind::Disk => device_number(1, 0),
         _ => 0,
     };
     let time = [i64::from(about.mtime), 0];
@@ -67,8 +68,16 @@ impl<F: Frames> Files<'_, F> {
                 };
                 (about, PIPE_DEVICE)
             }
-            What::File(node) | What::Directory(node) => self.about_node(node),
+            What::File(node) | What::Directory(node) | What::Disk(node) => self.about_node(node),
             What::Device(_, node) | What::Status(_, node) => self.about_node(node),
+        }
+    }
+
+    /// The bytes between the first one and the end of an open file, for `lseek`. The metadata of a disk has none.
+    pub fn end_of(&self, file: &OpenFile) -> u64 {
+        match file.what {
+            What::Disk(_) => self.disk.unwrap_or(0),
+            _ => self.about_open(file).0.size,
         }
     }
 

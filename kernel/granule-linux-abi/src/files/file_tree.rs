@@ -1,12 +1,11 @@
 //! A read-only tree of directories, files, links and devices, from an archive that stays in place.
 //!
 //! A node is a small value in storage from the caller; names and contents are ranges of the archive.
-//! Files that programs expect but few archives bring (`/dev/null` and its like, `/proc/self/exe`), and
-//! texts of the kernel (`/sys/kernel`), are added where the archive has no such name.
-//! [`path`](super::path) resolves paths to nodes.
+//! Files that programs expect but few archives bring (`/dev/null` and its like, `/proc/self/exe`), and texts of the
+//! kernel (`/sys/kernel`), are added where the archive has no such name. [`path`](super::path) resolves paths to nodes.
 
 use super::cpio::{self, CpioError, Entry};
-use crate::abi::file::{S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
+use crate::abi::file::{S_IFBLK, S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 use core::fmt;
 
 /// The most bytes of one name.
@@ -55,9 +54,11 @@ pub enum NodeKind {
         /// The minor number.
         minor: u32,
     },
+    /// The disk of a module: block device 1, 0.
+    Disk,
     /// A text from the kernel.
     Status(Status),
-    /// A block device, a named pipe or a socket: visible, but without operations.
+    /// Another block device, a named pipe or a socket: visible, but without operations.
     Other,
 }
 
@@ -283,14 +284,13 @@ impl<'a, S: AsRef<[Node]> + AsMut<[Node]>> Tree<'a, S> {
         }
         let (start, length) = (entry.data.start as u32, entry.data.len() as u32);
         let content = Piece { start, length };
+        let (major, minor) = entry.rdev;
         let kind = match entry.mode & S_IFMT {
             S_IFDIR => NodeKind::Directory,
             S_IFREG => NodeKind::File,
             S_IFLNK => NodeKind::Link,
-            S_IFCHR => NodeKind::Device {
-                major: entry.rdev.0,
-                minor: entry.rdev.1,
-            },
+            S_IFCHR => NodeKind::Device { major, minor },
+            S_IFBLK if entry.rdev == (1, 0) => NodeKind::Disk,
             _ => NodeKind::Other,
         };
         let is_directory = self.node_mut(at)?.kind == NodeKind::Directory;

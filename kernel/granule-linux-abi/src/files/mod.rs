@@ -6,7 +6,8 @@
 //! kernel. Nothing here waits, touches a program's memory or depends on processes. An operation
 //! that would have to wait returns that, and [`syscall`](super::syscall) waits.
 //!
-//! Files are the archive's own bytes, and nothing can be written: an attempt is `EROFS`. The console is a
+//! Files are the archive's own bytes, and nothing can be written: an attempt is `EROFS`. A disk is a module's, and
+//! `/dev/ram0` where the archive has that name as block device 1, 0. The console is a
 //! plain file: programs write to it, and reads end of file.
 
 pub mod about;
@@ -47,6 +48,8 @@ pub enum Moved {
     NobodyReads,
     /// The caller must write all the bytes to the console.
     Console,
+    /// The caller must move so many of the bytes from or to the disk, from this byte of it on.
+    Disk(u64, usize),
 }
 
 /// An event that a process can wait for.
@@ -69,6 +72,8 @@ pub struct Files<'a, F: Frames> {
     pub tree: Tree<'a, Array<Node, F>>,
     /// The text about the next kernel.
     pub kexec: Kexec,
+    /// The bytes of the disk that a module has added, if there is one.
+    pub disk: Option<u64>,
     open: Array<Option<OpenFile>, F>,
     pipes: Array<Option<Pipe<F>>, F>,
 }
@@ -79,6 +84,7 @@ impl<'a, F: Frames> Files<'a, F> {
         Some(Self {
             tree,
             kexec: Kexec::NONE,
+            disk: None,
             open: Array::new(MOST_OPEN, |_| None)?,
             pipes: Array::new(MOST_PIPES, |_| None)?,
         })
@@ -139,6 +145,8 @@ impl<'a, F: Frames> Files<'a, F> {
                 let device = Device::of(major, minor).ok_or(Errno::ENODEV)?;
                 What::Device(device, node)
             }
+            NodeKind::Disk if self.disk.is_some() => What::Disk(node),
+            NodeKind::Disk => return Err(Errno::ENXIO),
             NodeKind::Other => return Err(Errno::ENODEV),
         };
         // Flags with an effect on the opening only are not kept.
@@ -171,6 +179,26 @@ impl<'a, F: Frames> Files<'a, F> {
                 Err(Errno::ENFILE)
             }
         }
+    }
+
+    /// Takes the disk away, if no process has it open; returns whether none has.
+    pub fn remove_disk(&mut self) -> bool {
+        let mut open = self.open.iter().flatten();
+        let is_open = open.any(|file| matches!(file.what, What::Disk(_)));
+        if !is_open {
+            self.disk = None;
+        }
+        !is_open
+    }
+
+    /// Moves the offset behind the bytes of the disk that a call transfers; returns where they are, at most `most`.
+    fn on_disk(&mut self, id: OpenId, most: usize) -> Result<(u64, usize), Errno> {
+        let end = self.disk.unwrap_or(0);
+        let file = self.get_mut(id)?;
+        let at = file.offset;
+        let count = end.saturating_sub(at).min(most as u64);
+        file.offset += count;
+        Ok((at, count as usize))
     }
 
     fn add(&mut self, file: OpenFile) -> Result<OpenId, Errno> {
@@ -262,6 +290,10 @@ impl<'a, F: Frames> Files<'a, F> {
                 });
             }
             What::PipeIn(_) => return Err(Errno::EBADF),
+            What::Disk(_) => {
+                let (at, count) = self.on_disk(id, into.len())?;
+                return Ok(Moved::Disk(at, count));
+            }
         };
         let start = usize::try_from(file.offset).unwrap_or(usize::MAX);
         let rest = content.get(start..).unwrap_or_default();
@@ -283,6 +315,10 @@ impl<'a, F: Frames> Files<'a, F> {
         match file.what {
             What::Device(Device::Null | Device::Zero, _) => Ok(Moved::Bytes(from.len())),
             What::Device(Device::Console, _) => Ok(Moved::Console),
+            What::Disk(_) => match self.on_disk(id, from.len())? {
+                (_, 0) if !from.is_empty() => Err(Errno::ENOSPC),
+                (at, count) => Ok(Moved::Disk(at, count)),
+            },
             What::PipeIn(index) => {
                 let pipe = self.pipe_at(index)?;
                 if pipe.readers == 0 {

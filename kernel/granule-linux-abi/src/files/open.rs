@@ -37,6 +37,8 @@ pub enum What {
     Directory(NodeId),
     /// A device, and its node.
     Device(Device, NodeId),
+    /// The disk of a module, and its node.
+    Disk(NodeId),
     /// A text from the kernel.
     Status(Status, NodeId),
     /// The reading end of a pipe.
@@ -81,7 +83,7 @@ impl OpenFile {
     /// Whether `lseek` works on the file.
     pub const fn seeks(&self) -> bool {
         match self.what {
-            What::File(_) | What::Directory(_) | What::Status(..) => true,
+            What::File(_) | What::Directory(_) | What::Disk(_) | What::Status(..) => true,
             What::Device(device, _) => !matches!(device, Device::Console),
             What::PipeOut(_) | What::PipeIn(_) => false,
         }

@@ -20,9 +20,10 @@ pub(crate) fn archive() -> &'static [u8] {
         (0o120777, "link", "etc/text"),
         (0o010644, "fifo", ""),
         (0o100755, "bin/prog", "elf"),
+        (0o060600, "bin/ram0", ""),
     ]
     .into_iter()
-    .flat_map(|(mode, name, data)| entry((1, mode, 1), (0, 0), name, data.as_bytes()))
+    .flat_map(|(mode, name, data)| entry((1, mode, 1), (1, 0), name, data.as_bytes()))
     .collect();
     // As with a boot loader's initramfs, the memory is never freed.
     Box::leak(archive.into_boxed_slice())

@@ -104,8 +104,8 @@ pub(super) fn lseek<E: Env>(env: &mut E, fd: u32, by: i64, from: u32) -> Result 
     env.with(|processes, place| {
         let open = open_of(processes, place, fd)?;
         let file = *processes.files.get(open)?;
-        let (about, _) = processes.files.about_open(&file);
-        Ok(processes.files.get_mut(open)?.seek(by, from, about.size)?)
+        let end = processes.files.end_of(&file);
+        Ok(processes.files.get_mut(open)?.seek(by, from, end)?)
     })
 }
 

@@ -13,7 +13,7 @@ use crate::abi::signal::{
     SA_RESTART, SIG_IGN, SIGALRM, SIGCHLD, SIGINT, SIGPIPE, SIGUSR1, SigAction,
 };
 use crate::abi::time::TimeSpec;
-use crate::env::{Env, Ram, Slept};
+use crate::env::{Env, Ram, Slept, Transfer};
 use crate::files::Channel;
 use crate::files::descriptors::{MOST, OpenId};
 use crate::processes::tests::{HostProcesses, Kin, child, ends, processes};
@@ -49,6 +49,7 @@ pub(crate) struct Fake {
     clock: u64,
     seeded: bool,
     console: Vec<u8>,
+    disk: Vec<u8>,
     unknown: Vec<u64>,
     /// Events during sleeps: one for each time that the program finds its condition false.
     pub(crate) events: VecDeque<Event>,
@@ -78,6 +79,7 @@ impl Fake {
             clock: 1_000_000_000,
             seeded: true,
             console: Vec::new(),
+            disk: vec![0; 0x1800],
             unknown: Vec::new(),
             events: VecDeque::new(),
             at_pauses: VecDeque::new(),
@@ -256,6 +258,14 @@ impl Env for Fake {
     fn now(&self) -> u64 {
         self.clock
     }
+    fn disk(&mut self, at: u64, bytes: Transfer<'_>) {
+        let at = at as usize;
+        match bytes {
+            Transfer::Read(into) => into.copy_from_slice(&self.disk[at..][..into.len()]),
+            Transfer::Write(from) => self.disk[at..][..from.len()].copy_from_slice(from),
+        }
+    }
+
     fn console(&mut self, bytes: &[u8]) {
         self.console.extend_from_slice(bytes);
     }

@@ -9,7 +9,7 @@ use super::{Fail, Restart, Result};
 use crate::abi::Errno;
 use crate::abi::file::{MAX_RW_COUNT, O_NONBLOCK, PIPE_BUF};
 use crate::abi::signal::SIGPIPE;
-use crate::env::{Env, Slept};
+use crate::env::{Env, Slept, Transfer};
 use crate::files::descriptors::OpenId;
 use crate::files::{Channel, Moved};
 use crate::processes::{ProcessPlace, Processes, TaskTable};
@@ -75,6 +75,10 @@ fn read_through<E: Env, const N: usize>(
         });
         let some = match tried {
             Ok(Moved::Bytes(some)) => some,
+            Ok(Moved::Disk(at, some)) => {
+                env.disk(at, Transfer::Read(room.get_mut(..some).unwrap_or_default()));
+                some
+            }
             Ok(Moved::Wait(channel)) if moved == 0 => {
                 if at_once {
                     return Err(Errno::EAGAIN.into());
@@ -161,6 +165,10 @@ fn write_piece<E: Env>(
         match tried? {
             Moved::Bytes(some) => return Ok(some as u64),
             Moved::NobodyReads => return Err(Errno::EPIPE.into()),
+            Moved::Disk(at, some) => {
+                env.disk(at, Transfer::Write(piece.get(..some).unwrap_or_default()));
+                return Ok(some as u64);
+            }
             Moved::Console => {
                 env.console(piece);
                 return Ok(piece.len() as u64);

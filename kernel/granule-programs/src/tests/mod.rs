@@ -11,6 +11,7 @@ mod kexec;
 mod leave;
 mod limit;
 mod memory;
+mod modules;
 mod processes;
 mod signals;
 mod sizes;
@@ -101,6 +102,10 @@ const TESTS: &[Test] = &[
     (b"signal-storm", hostile::signals),
     (b"pipe-storm", hostile::pipes),
     (b"alloc-failure", alloc_failure::every_allocation),
+    (b"modules", modules::modules),
+    (b"modules-thousand", modules::thousand),
+    (b"modules-refused", modules::refused),
+    (b"modules-alloc-failure", modules::alloc_failure),
     (b"kexec-refused", kexec::refused),
     (b"kexec-flood", kexec::flood),
     (b"kexec-alloc-failure", kexec::alloc_failure),

@@ -20,7 +20,8 @@ pub(super) fn build() -> Result<()> {
 /// Lints the kernel, and of its programs all but the one with a standard library, which this target does not have.
 pub(super) fn clippy_kernel() -> Result<()> {
     let programs = "--lib --bin granule-user --bin granule-user-bench --bin granule-user-memory \
-                    --bin granule-user-leave --bin granule-kexec --bin granule-pagesize --bin granule-probe";
+                    --bin granule-user-module --bin granule-user-leave --bin granule-kexec --bin granule-pagesize \
+                    --bin granule-probe";
     for (package, targets) in [(KERNEL, ""), (USER, programs)] {
         let mut lint = cargo(&["clippy", "--target", KERNEL_TARGET, "-p", package]);
         lint.args(targets.split_whitespace());

@@ -8,8 +8,8 @@ use super::{Arguments, CallResult, memory, tasks};
 use crate::dev::console::println;
 use crate::task::execve;
 use crate::task::hook::TASKS;
-use crate::task::next_kernel;
 use crate::task::task_table::Current;
+use crate::task::{modules, next_kernel};
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule_linux_abi::abi::number;
 use granule_linux_abi::syscall::deliver::{self, Interrupted};
@@ -34,6 +34,9 @@ fn function(number: u64) -> Option<Call> {
         number::MPROTECT => memory::mprotect,
         number::MADVISE => memory::madvise,
         number::KEXEC_FILE_LOAD => next_kernel::load,
+        number::INIT_MODULE => modules::init,
+        number::FINIT_MODULE => modules::finit,
+        number::DELETE_MODULE => modules::delete,
         number::REBOOT => next_kernel::reboot,
         _ => return None,
     })

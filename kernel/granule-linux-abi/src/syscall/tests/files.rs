@@ -127,3 +127,30 @@ fn a_signal_ends_what_is_read_and_written_at_the_next_part() {
     fake.at_pauses.push_back(event);
     assert_eq!(fake.ok(n::GETRANDOM, &[BASE, all]), 4096);
 }
+
+/// The disk of a module, which has one and a half times as many bytes as one transfer.
+#[test]
+fn a_disk_is_there_with_its_module_and_is_read_and_written_to_its_end() {
+    let mut fake = Fake::new();
+    let path = fake.path("bin/ram0");
+    fake.fails(n::OPENAT, &[HERE, path, 2], Errno::ENXIO);
+    fake.processes.files.disk = Some(0x1800);
+    let fd = fake.open("bin/ram0", 2);
+    fake.memory[..0x1000].fill(7);
+    assert_eq!(fake.ok(n::LSEEK, &[fd, -0x400_i64 as u64, 2]), 0x1400);
+    assert_eq!(fake.ok(n::WRITE, &[fd, BASE, 0x1000]), 0x400);
+    fake.fails(n::WRITE, &[fd, BASE, 1], Errno::ENOSPC);
+    assert_eq!(fake.ok(n::READ, &[fd, BASE, 1]), 0);
+    assert_eq!(fake.ok(n::LSEEK, &[fd, 0x13ff, 0]), 0x13ff);
+    assert_eq!(fake.ok(n::READ, &[fd, BASE + 0x2000, 0x5000]), 0x401);
+    assert_eq!(fake.bytes(BASE + 0x2000, 3), [0, 7, 7]);
+    assert_eq!(fake.ok(n::LSEEK, &[fd, 0, 0]), 0);
+    assert_eq!(fake.ok(n::READ, &[fd, BASE + 0x2000, 0x5000]), 0x1800);
+    assert_eq!(fake.ok(n::FSTAT, &[fd, BASE]), 0);
+    let stat: Stat = fake.get(BASE);
+    assert_eq!((stat.size, stat.mode, stat.rdev), (0, 0o060600, 0x100));
+    assert!(!fake.processes.files.remove_disk());
+    assert_eq!(fake.ok(n::CLOSE, &[fd]), 0);
+    assert!(fake.processes.files.remove_disk());
+    fake.fails(n::OPENAT, &[HERE, path, 2], Errno::ENXIO);
+}

@@ -10,6 +10,7 @@ mod files;
 mod hostile;
 mod live;
 pub(crate) mod machine;
+mod modules;
 mod programs;
 mod sizes;
 mod with_std;
