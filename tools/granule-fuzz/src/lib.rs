@@ -10,6 +10,7 @@ mod firmware;
 mod initramfs;
 mod inspect;
 mod kernel_records;
+mod module;
 mod next_tree;
 mod nodes;
 mod parsers;
@@ -59,6 +60,7 @@ pub const TARGETS: &[Target] = &[
     ("cpio_tree", initramfs::cpio_tree, &["initramfs"]),
     ("path_lookup", initramfs::path_lookup, &[]),
     ("program", program::program, &["program"]),
+    ("module", module::module, &["module"]),
     ("elf_core", dumps::elf_core, &["elf-core"]),
     ("kdump", dumps::kdump, &["kdump"]),
     ("gdb_answers", dumps::gdb_answers, &[]),

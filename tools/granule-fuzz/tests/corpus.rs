@@ -26,6 +26,7 @@ use granule_kcore::devicetree::cpus::{Found, NotStarted, Other, cpus};
 use granule_kcore::devicetree::intc::controller;
 use granule_kcore::devicetree::memory::{Memory, memory};
 use granule_kcore::kexec::handoff_note::{BYTES, HandoffNote};
+use granule_kcore::module::Module;
 use granule_kcore::parameters::Parameters;
 use granule_kcore::trace::area::Area;
 use granule_linux_abi::files::cpio;
@@ -72,6 +73,7 @@ const FORMATS: &[(&str, Reads)] = &[
     ("kdump", |bytes| {
         kdump::open(bytes.to_vec()).is_ok_and(|(memory, _)| !memory.ranges().is_empty())
     }),
+    ("module", module),
     ("program", program),
     ("size", |bytes| parse_size(text(bytes)).is_ok()),
     ("stamp", |bytes| {
@@ -165,6 +167,14 @@ fn device_tree(bytes: &[u8]) -> bool {
     read && total_size(bytes) == Ok(bytes.len() as u32)
         && tree.damage().is_none()
         && model(bytes).is_ok()
+}
+
+/// The interface of the file is that of its time, behind the three bytes that the target draws from.
+fn module(bytes: &[u8]) -> bool {
+    let file = &bytes[3..];
+    let head = file.windows(8).position(|bytes| bytes == b"granmod\0");
+    let build = u64::from_le_bytes(*file[head.unwrap() + 8..].first_chunk().unwrap());
+    Module::read(file, build, PageSize::MIN.bytes()).is_ok_and(|module| module.name() == "ram_disk")
 }
 
 /// Its segments lie as a linker for 4K pages places them.
