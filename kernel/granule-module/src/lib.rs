@@ -106,6 +106,20 @@ pub mod exports {
         /// Nothing uses the memory any more, and it was not freed yet.
         pub unsafe fn granule_vfree(memory: *mut u8);
 
+        /// Allocates a small object, zeroed and aligned to 8 bytes; null if there is no memory. One of some objects lies
+        /// between guard pages (`granule.guard=`).
+        pub safe fn granule_allocate(bytes: usize) -> *mut u8;
+
+        /// Frees an object of [`granule_allocate`]; null is ignored.
+        ///
+        /// # Safety
+        ///
+        /// Nothing uses the object any more, and it was not freed yet.
+        pub unsafe fn granule_free(object: *mut u8);
+
+        /// Prints how many objects lay between guard pages.
+        pub safe fn granule_guard_report();
+
         /// Makes a disk the one that programs find as `/dev/ram0` once the module is loaded. Returns 0, or a
         /// negative error number if there is one already. The disk goes with the module, which is in use while a
         /// program has the disk open.

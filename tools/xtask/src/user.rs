@@ -45,7 +45,7 @@ pub(crate) fn build() -> Result<()> {
 }
 
 /// The modules, examples of their package. The code is not position independent: the kernel relocates it.
-const MODULES: [&str; 1] = ["ram-disk"];
+const MODULES: [&str; 3] = ["ram-disk", "guard-report", "out-of-bounds"];
 
 fn make_module(name: &str, to: &Path) -> Result<()> {
     let made = target_dir().join(KERNEL_TARGET).join("kernel").join(name);

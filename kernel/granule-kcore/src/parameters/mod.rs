@@ -10,14 +10,15 @@ mod leaves;
 mod problem;
 mod rodata;
 mod self_check;
+mod set_aside;
 #[cfg(any(test, feature = "test-image"))]
 pub mod test;
 
 pub use problem::{Instead, Problem};
 pub use rodata::Rodata;
 pub use self_check::SelfCheck;
+pub use set_aside::{GuardPool, MOST_GUARD_PAGES};
 
-use crate::persist;
 use core::ops::Range;
 use granule::arch::PageSize;
 use granule::arch::bbm::BbmLevel;
@@ -54,6 +55,8 @@ pub struct Parameters<'a> {
     pub bench: Option<Bench>,
     /// `granule.persist=`: RAM in which a boot leaves data for the next.
     pub persist: Option<Range<u64>>,
+    /// `granule.guard=`.
+    pub guard: Option<GuardPool>,
     /// `granule.kexec=`.
     pub kexec: KexecOptions,
     /// `user_pagesize=`: the page size for programs that request none themselves.
@@ -90,7 +93,7 @@ pub struct KexecOptions {
 }
 
 /// The keys of the words that are read here.
-const KEYS: [&str; 17] = [
+const KEYS: [&str; 18] = [
     "maxcpus=",
     "rodata=",
     "arm64.bbm=",
@@ -103,6 +106,7 @@ const KEYS: [&str; 17] = [
     "granule.count=",
     "granule.bench=",
     "granule.persist=",
+    "granule.guard=",
     "granule.kexec=",
     "rdinit=",
     "user_pagesize=",
@@ -207,6 +211,7 @@ impl<'a> Parameters<'a> {
             ),
             bench: read.bench(),
             persist: read.persist(),
+            guard: read.guard(),
             kexec: read.kexec(),
             user_page_size: read.one_of(
                 "user_pagesize=",
@@ -426,15 +431,6 @@ impl<'a, P: FnMut(Problem<'a>)> Reader<'a, '_, P> {
                 _ => None,
             }
         })
-    }
-
-    fn persist(&mut self) -> Option<Range<u64>> {
-        let value = self.value("granule.persist=")?;
-        let range = persist::range(value);
-        if let Err(expected) = range {
-            self.bad("granule.persist=", value, expected, Instead::KeepsNothing);
-        }
-        range.ok()
     }
 
     fn large_leaves(&mut self) -> LargeLeaves {

@@ -68,6 +68,9 @@ fn every_name_is_read_back() {
     assert_eq!(good("granule.bench=permissions:70").bench, bench);
     let persist = good("granule.persist=0x4f000000,0x1000").persist;
     assert_eq!(persist, Some(0x4f00_0000..0x4f00_1000));
+    let pool = |pages, rate| Some(GuardPool { pages, rate });
+    assert_eq!(good("granule.guard=64").guard, pool(64, 100));
+    assert_eq!(good("granule.guard=256,1").guard, pool(256, 1));
     for line in [
         "granule.kexec=uncached",
         "granule.kexec=,digest",
@@ -128,6 +131,10 @@ fn a_word_that_cannot_be_used_is_reported_in_one_line() {
         "granule.bench=copy:x: expected permissions or copy, or with `:` and a number; ignored",
         "granule.persist=1: expected START,BYTES as two hexadecimal numbers, such as \
          0x4f000000,0x1000; nothing is kept for the next boot",
+        "granule.guard=3: expected PAGES[,RATE]: a power of two from 4 to 256, and one of how many objects, as in \
+         64,100; ignored",
+        "granule.guard=64,0: expected PAGES[,RATE]: a power of two from 4 to 256, and one of how many objects, as in \
+         64,100; ignored",
         "arm64.errata=cortex-a99-1: expected the name of an erratum \
          (crates/granule/src/arch/errata.rs); ignored",
         "rdinit: expected a value, rdinit=VALUE; ignored",

@@ -18,6 +18,9 @@ use granule_kcore::syndrome;
 
 /// Explains a faulting address. The function must not wait for a lock.
 pub(crate) static EXPLAIN: spin::Once<fn(u64) -> Option<&'static str>> = spin::Once::new();
+/// Writes more about a faulting address behind that. The function must not wait for a lock.
+pub(crate) static DETAIL: spin::Once<fn(u64, &mut fmt::Formatter<'_>) -> fmt::Result> =
+    spin::Once::new();
 /// Whether 16 bytes at an address may be part of a task's stack.
 pub(crate) static TASK_STACKS: spin::Once<fn(u64) -> bool> = spin::Once::new();
 
@@ -61,16 +64,29 @@ pub(crate) fn exception(frame: &Frame, what: fmt::Arguments<'_>) -> ! {
     }
     let why = syndrome::own_abort(frame.esr)
         .and_then(|_| EXPLAIN.get().and_then(|explain| explain(frame.far)));
+    let detail = Detail(why.map_or(0, |_| frame.far));
     let (comma, why) = why.map_or(("", ""), |why| (": ", why));
     match image_address(frame.elr) {
         Some(at) => end(
-            format_args!("{what}, at {at:#x} in the image{comma}{why}"),
+            format_args!("{what}, at {at:#x} in the image{comma}{why}{detail}"),
             frame,
         ),
         None => end(
-            format_args!("{what}, at {:#018x}{comma}{why}", frame.elr),
+            format_args!("{what}, at {:#018x}{comma}{why}{detail}", frame.elr),
             frame,
         ),
+    }
+}
+
+/// The hook's text about an address; none about 0.
+struct Detail(u64);
+
+impl fmt::Display for Detail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match DETAIL.get().filter(|_| self.0 != 0) {
+            Some(detail) => detail(self.0, f),
+            None => Ok(()),
+        }
     }
 }
 

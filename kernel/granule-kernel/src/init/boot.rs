@@ -29,7 +29,7 @@ use crate::smp::inputs::BringUp;
 use crate::smp::start;
 use crate::task::{random, user_space};
 use crate::trace::recorder;
-use crate::{bench, kexec, persist, report};
+use crate::{bench, kexec, module, persist, report};
 use granule::arch::errata::Errata;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Geometry, PhysicalAddress};
@@ -104,6 +104,10 @@ fn boot(
     let counter = instruction_counter(handover, parameters);
     let counters = Counters::new();
     let pool_end = handover.entry.load + image::static_pool().end;
+    let bbm = bbm_policy::of_boot_cpu(&cpu, &system, parameters.rodata);
+    // Where blocks can be split later, any pages will do later.
+    let guard = parameters.guard.filter(|_| !bbm.splits_blocks());
+    let guard = guard.and_then(|pool| module::guard::reserve(pool, &mut memory));
     let mut request = Request {
         geometry,
         capabilities,
@@ -115,9 +119,10 @@ fn boot(
             PhysicalAddress(handover.pool_next),
             PhysicalAddress(pool_end),
         ),
-        bbm_policy: bbm_policy::of_boot_cpu(&cpu, &system, parameters.rodata),
+        bbm_policy: bbm,
         pages_for: pages_for(parameters),
         parameters,
+        guard,
         counter: counter.as_ref(),
     };
     if let Some(user) = request.pages_for {
@@ -235,6 +240,9 @@ fn boot(
     kernel_tables::begin(&request);
     pagealloc::invalidate_free_pages();
     merge::configure(parameters.merges_when_idle);
+    if let Some(pool) = parameters.guard {
+        module::guard::begin(pool, request.guard.clone());
+    }
     phases.end("pages");
     report::boot(handover, choice, &geometry, common.errata, &bbm_policy);
     report::kaslr(handover.kaslr, &randomised, &placement);

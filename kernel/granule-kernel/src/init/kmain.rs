@@ -72,6 +72,7 @@ fn register() {
     fatal::panic::TASK_STACKS.call_once(|| sched::stack::holds);
     off::CAME_BACK.call_once(|| sched::admit);
     task::next_kernel::NEXT_KERNEL.call_once(|| kexec::syscall::NEXT_KERNEL);
+    fatal::panic::DETAIL.call_once(|| module::guard::explain);
     task::modules::MODULES.call_once(|| module::syscall::MODULES);
 }
 

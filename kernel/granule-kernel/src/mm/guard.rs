@@ -13,7 +13,7 @@ use super::pageattr::check_free;
 use super::{merge, pages, walker};
 use core::ops::Range;
 use granule::arch::Level;
-use granule::arch::VirtualAddress;
+use granule::arch::{PhysicalAddress, VirtualAddress};
 use granule::table::TableError;
 use granule_kcore::frames::Frame;
 use granule_trace::recorder::Counts;
@@ -111,6 +111,42 @@ impl Pool {
         made
     }
 
+    /// Makes a pool of `pages` pages of early memory from `start` on, which the map has in pages and nothing else
+    /// uses. Such a pool is never released.
+    ///
+    /// # Errors
+    ///
+    /// When the largest number of pools exists.
+    pub(crate) fn of_boot(start: PhysicalAddress, pages: u64) -> Result<Self, PoolError> {
+        let made = kernel_tables::change(Flush::Now, |kernel, state, _| {
+            let page = kernel.page();
+            let first = kernel.placement.virtual_address(start);
+            let first = first.ok_or(LinearError::TooEarly)?.0;
+            let range = first..first + pages * page;
+            let pool = Self {
+                range: range.clone(),
+                first: Frame::containing(start, kernel.geometry.page_size()),
+                order: pages.ilog2(),
+                page,
+            };
+            let room = state.pools.try_push(range);
+            room.map_err(|_| PoolError::TooMany)?;
+            Ok(pool)
+        });
+        made.unwrap_or(Err(LinearError::TooEarly.into()))
+    }
+
+    /// The number of the page at `address`, if it is in the pool.
+    pub(crate) fn index_of(&self, address: u64) -> Option<u64> {
+        let inside = self.range.contains(&address);
+        inside.then(|| (address - self.range.start) / self.page)
+    }
+
+    /// Bytes of a page.
+    pub(crate) const fn page(&self) -> u64 {
+        self.page
+    }
+
     pub(crate) fn address(&self, index: u64) -> Option<VirtualAddress> {
         let address = index
             .checked_mul(self.page)?
@@ -138,6 +174,10 @@ impl Pool {
         Ok(unsafe { kernel_tables::set_valid(kernel, address, self.page, valid)? })
     }
 
+    #[cfg_attr(
+        not(feature = "test-image"),
+        allow(dead_code, reason = "self-tests release theirs")
+    )]
     /// Makes the pages valid, frees them to the page allocator, and allows their leaves to be
     /// merged again.
     pub(crate) fn release(self) {

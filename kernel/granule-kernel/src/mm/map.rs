@@ -27,6 +27,7 @@ use crate::arch::counter::InstructionCounter;
 use crate::arch::{cpu, image};
 use crate::trace::recorder::Recorder;
 use arrayvec::ArrayVec;
+use core::ops::Range;
 use granule::arch::Page;
 use granule::arch::bbm_policy::Decision;
 use granule::arch::tlbi::TlbCapabilities;
@@ -136,6 +137,42 @@ fn plan(request: &Request<'_>, memory: &Memory, pieces: &mut Pieces) -> Result<(
     Ok(())
 }
 
+/// Cuts a range that lies in one piece out of it, to be mapped in pages.
+#[cold]
+#[inline(never)]
+fn in_pages(
+    request: &Request<'_>,
+    range: &Range<u64>,
+    pieces: &mut Pieces,
+) -> Result<(), MapError> {
+    let holds = |piece: &Piece| {
+        let end = piece.output.0 + piece.bytes;
+        piece.output.0 <= range.start && range.end <= end
+    };
+    let Some(index) = pieces.iter().position(holds) else {
+        return Ok(());
+    };
+    let whole = pieces.remove(index);
+    let end = whole.output.0 + whole.bytes;
+    let parts = [
+        (range.end, end, whole.leaves),
+        (range.start, range.end, Leaves::PAGES),
+        (whole.output.0, range.start, whole.leaves),
+    ];
+    for (start, end, leaves) in parts.into_iter().filter(|(start, end, _)| start < end) {
+        let piece = Piece {
+            start: VirtualAddress(start.wrapping_add(request.placement.distance())),
+            output: PhysicalAddress(start),
+            bytes: end - start,
+            leaves,
+            ..whole
+        };
+        let placed = pieces.try_insert(index, piece);
+        placed.map_err(|_| MapError::TooManyPieces)?;
+    }
+    Ok(())
+}
+
 /// The inputs of building the map.
 #[derive(Debug)]
 pub(crate) struct Request<'a> {
@@ -152,6 +189,8 @@ pub(crate) struct Request<'a> {
     /// Who needs the map in pages, whatever the CPUs can split.
     pub(crate) pages_for: Option<&'static str>,
     pub(crate) parameters: &'a Parameters<'a>,
+    /// Physical addresses that are mapped in pages, whatever the rest is.
+    pub(crate) guard: Option<Range<u64>>,
     pub(crate) counter: Option<&'a InstructionCounter>,
 }
 
@@ -277,6 +316,9 @@ fn create(
     pieces: &mut Pieces,
 ) -> Result<LeafStats, MapError> {
     plan(request, memory, pieces)?;
+    if let Some(guard) = &request.guard {
+        in_pages(request, guard, pieces)?;
+    }
     let Some((strategy, place)) = fixmap else {
         let stats = LeafStats::new(&request.geometry, pieces);
         extend_arena(tables, memory, stats.tables, |arena, start, end| {

@@ -33,10 +33,6 @@ pub(crate) mod fault;
 pub(crate) mod firmware;
 pub(crate) mod fixmap;
 pub(crate) mod free_initmem;
-#[cfg_attr(
-    not(feature = "test-image"),
-    allow(dead_code, reason = "its users are self-tests until there are modules")
-)]
 pub(crate) mod guard;
 pub(crate) mod hook;
 #[cfg_attr(

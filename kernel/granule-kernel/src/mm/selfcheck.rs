@@ -229,13 +229,33 @@ struct LeafWalk<'a> {
 }
 
 impl LeafWalk<'_> {
+    /// Checks a run of leaves, piece by piece: two pieces may differ in their largest leaves alone.
     fn leaf(&mut self, entry: &Entry, looked: &mut Looked) -> Result<(), Fault> {
-        let attributes = Attributes::decode(entry.descriptor, &self.geometry);
-        while let Some((first, rest)) = self.pieces.split_first()
-            && first.output_end() <= entry.output
-        {
-            self.pieces = rest;
+        let mut rest = *entry;
+        loop {
+            while let Some((first, behind)) = self.pieces.split_first()
+                && first.output_end() <= rest.output
+            {
+                self.pieces = behind;
+            }
+            let end = self.pieces.first().map_or(0, |piece| piece.output_end().0);
+            let inside = end.saturating_sub(rest.output.0) / rest.bytes;
+            let mut part = rest;
+            part.count = rest.count.min(inside.max(1) as usize);
+            self.leaves(&part, looked)?;
+            if part.count == rest.count {
+                return Ok(());
+            }
+            let bytes = part.bytes * part.count as u64;
+            rest.output.0 += bytes;
+            rest.start.0 += bytes;
+            rest.index += part.count;
+            rest.count -= part.count;
         }
+    }
+
+    fn leaves(&mut self, entry: &Entry, looked: &mut Looked) -> Result<(), Fault> {
+        let attributes = Attributes::decode(entry.descriptor, &self.geometry);
         let planned = self.pieces.first().is_some_and(|piece| {
             piece.output <= entry.output
                 && entry.output.0 + entry.bytes * entry.count as u64 <= piece.output_end().0

@@ -2,13 +2,17 @@
 
 #![allow(unsafe_code, reason = "functions that modules call")]
 
-use super::{disk, with_name};
+use super::{disk, guard, with_name};
 use crate::dev::console::println;
 use crate::lock::Lock;
 use crate::mm::kernel_tables;
 use crate::mm::vmalloc::Area;
+use crate::task::owned::PageFrames;
 use arrayvec::ArrayVec;
+use core::arch::asm;
+use core::ptr::NonNull;
 use granule_linux_abi::abi::Errno;
+use granule_linux_abi::owned::Frames;
 use granule_module::Disk;
 
 /// The most areas of all modules.
@@ -46,6 +50,9 @@ pub(super) fn find(name: &[u8]) -> Option<u64> {
         granule_page_size
         granule_vmalloc
         granule_vfree
+        granule_allocate
+        granule_free
+        granule_guard_report
         granule_add_disk
         granule_panic;
         memcpy memmove memset memcmp
@@ -84,6 +91,56 @@ unsafe extern "C" fn granule_vfree(memory: *mut u8) {
         Some(areas.remove(number))
     });
     drop(area);
+}
+
+/// The address in the module to which an exported function returns: of the frame record that each function of the
+/// kernel has, as the target's flags force.
+macro_rules! caller {
+    () => {{
+        let caller: u64;
+        // SAFETY: x29 points to the frame record of the function that this is part of.
+        unsafe { asm!("ldr {}, [x29, #8]", out(reg) caller, options(nostack, readonly)) };
+        caller
+    }};
+}
+
+/// Bytes before an object that is not sampled; the first eight have the size of the whole.
+const HEAD: usize = 16;
+
+#[inline(never)]
+extern "C" fn granule_allocate(bytes: usize) -> *mut u8 {
+    if let Some(object) = guard::allocate(bytes as u64, caller!()) {
+        return core::ptr::with_exposed_provenance_mut(object as usize);
+    }
+    let whole = bytes.saturating_add(HEAD);
+    let Some(memory) = PageFrames::allocate(whole) else {
+        return core::ptr::null_mut();
+    };
+    // SAFETY: the memory was just allocated, has so many bytes and is aligned to more than a word.
+    unsafe {
+        memory.write_bytes(0, whole);
+        memory.cast::<usize>().write(whole);
+        memory.as_ptr().add(HEAD)
+    }
+}
+
+#[inline(never)]
+unsafe extern "C" fn granule_free(object: *mut u8) {
+    if object.is_null() || guard::free(object.addr() as u64, caller!()) {
+        return;
+    }
+    // SAFETY: the module gives back what `granule_allocate` returned, which has its size before it.
+    unsafe {
+        let memory = object.sub(HEAD);
+        let whole = memory.cast::<usize>().read();
+        if let Some(memory) = NonNull::new(memory) {
+            PageFrames::free(memory, whole);
+        }
+    }
+}
+
+extern "C" fn granule_guard_report() {
+    guard::report();
 }
 
 unsafe extern "C" fn granule_add_disk(disk: *const Disk) -> i32 {

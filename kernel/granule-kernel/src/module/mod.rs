@@ -1,7 +1,7 @@
 //! Loadable modules: loads a file into the vmalloc area, calls its functions, and takes it out again.
 //!
 //! [`granule_kcore::module`] reads the file; [`exports`] has the functions that a module may call, [`disk`] the disk
-//! that it may add, [`syscall`] the calls of programs.
+//! that it may add, [`guard`] a few of its objects between guard pages, [`syscall`] the calls of programs.
 //!
 //! # Loading
 //!
@@ -20,6 +20,7 @@
 
 pub(crate) mod disk;
 pub(crate) mod exports;
+pub(crate) mod guard;
 pub(crate) mod syscall;
 
 use crate::arch::cpu;
@@ -230,6 +231,23 @@ fn unload_all() {
             loaded.end();
         }
     });
+}
+
+/// An address in a module, as the module's name and an offset.
+struct Place(u64);
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A panic must not wait.
+        let found = NAMES.try_with(|names| {
+            let found = names.iter().find(|(range, _)| range.contains(&self.0))?;
+            Some((found.1, self.0 - found.0.start))
+        });
+        match found.flatten() {
+            Some((name, offset)) => write!(f, "{name}+{offset:#x}"),
+            None => write!(f, "{:#x}", self.0),
+        }
+    }
 }
 
 /// Calls `what` with the name of the module that has `address`, and the offset in it.
