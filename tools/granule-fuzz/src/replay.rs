@@ -149,11 +149,8 @@ pub(crate) fn trace_replay(input: &[u8]) {
     let judge = |most_violations| {
         let options = CheckOptions {
             strict,
-            bbm_level: None,
-            policies: None,
-            lacks: None,
-            lazy: None,
             most_violations,
+            ..CheckOptions::STRICT
         };
         match check(text.as_bytes(), &options, &mut |_| ()) {
             Ok(checked) => {

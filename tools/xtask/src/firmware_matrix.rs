@@ -155,16 +155,9 @@ impl FirmwareBoot {
 
 /// Checks that the trace breaks no rule, in strict mode.
 fn is_clean(trace: &Path) -> Result<()> {
-    let strict = CheckOptions {
-        strict: true,
-        bbm_level: None,
-        policies: None,
-        lacks: None,
-        lazy: None,
-        most_violations: 1,
-    };
     let text = std::fs::read(trace).context("there is no trace")?;
-    let checked = check::check(&text[..], &strict, &mut |_| ()).map_err(anyhow::Error::msg)?;
+    let checked =
+        check::check(&text[..], &CheckOptions::STRICT, &mut |_| ()).map_err(anyhow::Error::msg)?;
     ensure!(checked.header.complete, "the trace is not complete");
     let text = checked.text();
     let first = text.lines().next().unwrap_or_default();

@@ -40,15 +40,24 @@ pub struct CheckOptions {
     pub most_violations: usize,
 }
 
+impl CheckOptions {
+    /// All as the trace states it, and legal but careless changes too.
+    pub const STRICT: Self = Self {
+        strict: true,
+        bbm_level: None,
+        policies: None,
+        lacks: None,
+        lazy: None,
+        most_violations: 100,
+    };
+}
+
 impl Default for CheckOptions {
     fn default() -> Self {
+        let strict = false;
         Self {
-            strict: false,
-            bbm_level: None,
-            policies: None,
-            lacks: None,
-            lazy: None,
-            most_violations: 100,
+            strict,
+            ..Self::STRICT
         }
     }
 }

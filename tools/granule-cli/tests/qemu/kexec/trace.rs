@@ -7,14 +7,7 @@ use granule_testing::text::assert_contains;
 
 use crate::kexec::machine::{NEXT, archive, ends, machine};
 
-const STRICT: CheckOptions = CheckOptions {
-    strict: true,
-    bbm_level: None,
-    policies: None,
-    lacks: None,
-    lazy: None,
-    most_violations: 10,
-};
+const STRICT: CheckOptions = CheckOptions::STRICT;
 
 /// The events of a kernel that leaves with these words on its command line; checked, and clean.
 fn traced(request: &Request, copy: &str, words: &str) -> Vec<String> {

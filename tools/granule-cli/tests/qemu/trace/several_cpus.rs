@@ -148,10 +148,7 @@ fn of_level(text: &str, level: u8, strict: bool) -> Checked {
     let options = CheckOptions {
         strict,
         bbm_level: Some(level),
-        policies: None,
-        lacks: None,
-        lazy: None,
-        most_violations: 10,
+        ..CheckOptions::STRICT
     };
     check::check(text.as_bytes(), &options, &mut |_| ()).unwrap_or_else(|e| panic!("{e}"))
 }

@@ -9,14 +9,7 @@ use tempfile::TempDir;
 use crate::booted::Booted;
 use crate::image::image;
 
-const STRICT: CheckOptions = CheckOptions {
-    strict: true,
-    bbm_level: None,
-    policies: None,
-    lacks: None,
-    lazy: None,
-    most_violations: 10,
-};
+const STRICT: CheckOptions = CheckOptions::STRICT;
 
 /// A boot with a trace, and its result.
 pub(crate) struct Recorded {
