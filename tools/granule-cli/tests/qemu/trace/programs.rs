@@ -18,7 +18,10 @@ pub(crate) fn runs(words: &str, change: impl FnOnce(&mut Request)) -> Recorded {
     let program = |name| std::fs::read(built(name, "cargo xtask user")).unwrap();
     let archive = Initramfs::new()
         .program("/init", &program("granule-user"))
-        .program("/bench", &program("granule-user-bench"));
+        .program("/bench", &program("granule-user-bench"))
+        .file("/ram-disk.o", &program("ram-disk.o"))
+        .directory("/dev")
+        .block_device("/dev/ram0", (1, 0));
     archive.write(file.path()).unwrap();
     record_ok(|request| {
         request.memory = 256 << 20;
@@ -66,6 +69,21 @@ fn a_boot_with_invalid_free_pages_and_a_program_ends() {
             assert!(checked.header.complete, "{size:?} {cpus}");
             assert!(checked.is_clean(), "{size:?} {cpus}:\n{}", checked.text());
         }
+    }
+}
+
+/// Both mappings of a module change, and their leaves are merged again, where blocks are split live and in a map of pages.
+#[test]
+fn a_module_is_loaded_and_unloaded() {
+    for (size, cpu, cpus) in [(K4, "max", 2), (K16, "max", 1), (K64, "neoverse-n1", 2)] {
+        let recorded = runs("modules", |request| {
+            request.page_size = Some(size);
+            request.cpu = cpu.into();
+            request.smp = cpus;
+        });
+        let checked = check(&recorded.text());
+        assert!(checked.header.complete, "{size:?} {cpu}");
+        assert!(checked.is_clean(), "{size:?} {cpu}:\n{}", checked.text());
     }
 }
 
