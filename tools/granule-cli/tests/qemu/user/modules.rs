@@ -6,7 +6,7 @@ use granule_cli::{Initramfs, Outcome, Request};
 use test_case::test_case;
 
 use crate::booted::Booted;
-use crate::hooked::{ends_with, on_cpu, saying};
+use crate::hooked::ends_with;
 use crate::image::built;
 use crate::user::machine::{machine_at, program};
 
@@ -37,7 +37,9 @@ fn well(request: &Request, archive: Initramfs, words: &str, line: &str) -> Boote
     } else {
         "granule.test=alloc-failure"
     };
-    let request = saying(request.clone(), &format!("{append} {test} -- {words}"));
+    let request = request
+        .clone()
+        .append(format!("{append} {test} -- {words}"));
     let ran = ends_with(&request, archive, Outcome::Ok);
     ran.prints_line(line);
     ran.frames_came_back();
@@ -76,7 +78,7 @@ fn both_mappings_change_on_every_kind_of_map() {
         ("max", K16, "rodata=noalias", "modules writable"),
         ("neoverse-n1", K4, "debug_pagealloc=on", "modules"),
     ] {
-        let request = saying(on_cpu(machine_at(size, 2, 2), cpu), words);
+        let request = machine_at(size, 2, 2).cpu(cpu).append(words);
         well(&request, archive(), test, "loaded");
     }
 }
@@ -255,7 +257,7 @@ fn the_loader_does_its_words_and_each_error_is_one_line() {
         } else {
             Outcome::GuestExit
         };
-        let request = saying(machine_at(size, 1, 1), &format!("-- {words}"));
+        let request = machine_at(size, 1, 1).append(format!("-- {words}"));
         let ran = ends_with(&request, archive(), outcome);
         ran.frames_came_back();
         let lines = ran
@@ -316,10 +318,10 @@ fn one_of_some_objects_of_modules_is_guarded() {
             "1 of 1000 objects were sampled (one in 1000), 0 of 7 places",
         ),
     ]) {
-        let request = on_cpu(machine_at(size, 2, 2), cpu);
+        let request = machine_at(size, 2, 2).cpu(cpu);
         let words = format!("granule.guard={pool} {words} -- load /module.o unload guard_report");
         let ran = ends_with(
-            &saying(request, &words),
+            &request.append(words.as_str()),
             loads("guard-report.o"),
             Outcome::Ok,
         );
@@ -338,7 +340,7 @@ fn without_a_pool_no_object_is_guarded() {
         ),
     ] {
         let words = format!("{words} -- load /module.o");
-        let request = saying(machine_at(K16, 1, 1), &words);
+        let request = machine_at(K16, 1, 1).append(words.as_str());
         let ran = ends_with(&request, loads("guard-report.o"), Outcome::Ok);
         ran.prints(line);
         ran.frames_came_back();
@@ -348,10 +350,10 @@ fn without_a_pool_no_object_is_guarded() {
 #[test]
 fn a_write_behind_an_object_is_trapped_and_names_who_had_it() {
     for (cpu, size, words) in GUARDED {
-        let request = on_cpu(machine_at(size, 1, 1), cpu);
+        let request = machine_at(size, 1, 1).cpu(cpu);
         let words = format!("granule.guard=64,1 {words} -- load /module.o");
         let ran = ends_with(
-            &saying(request, &words),
+            &request.append(words.as_str()),
             loads("out-of-bounds.o"),
             Outcome::Panic,
         );
