@@ -163,7 +163,7 @@ fn still_leads(trees: Trees<'_>, range: &StaleRange, index: u64, offset: u64, me
 /// Whether a kernel took memory out of its linear map, and stores to it by another mapping that was there before:
 /// nobody else owns it then. Linux 7.3 unmaps its image's data so. The other mapping has to be among the addresses
 /// that are unmapped lazily, and the entry not: where both are, or neither, the two do not tell who owns the memory.
-/// It has to permit the store, in a tree that some CPU walks.
+/// It has to permit the store.
 fn has_another_mapping(trees: Trees<'_>, config: &Config, range: &StaleRange, memory: u64) -> bool {
     let context = trees.tables.context(range.context);
     if !range.removed || !config.policies.has(Policy::LazyUnmap) || !context.space.upper() {
@@ -175,9 +175,6 @@ fn has_another_mapping(trees: Trees<'_>, config: &Config, range: &StaleRange, me
         trees.tables.root(id).is_some_and(|root| {
             let key = &root.key;
             let mut found = false;
-            if root.walking == 0 {
-                return false;
-            }
             trees.entries(key, among, |entry| {
                 if found || entry.kind != EntryKind::Leaf {
                     return;

@@ -286,7 +286,7 @@ fn code_runs_by_an_entry_that_its_cpu_made_valid_once_a_dsb_and_an_isb_came() {
             barriers.iter().for_each(|barrier| rig.barrier(*barrier));
             rig.cpu = by;
             // Not there: the page beside it, and the same place in the half that is not walked.
-            for other in [VA, 0x1000, VA ^ 1 << 54] {
+            for other in [VA, 0x1000, (VA + 0x1000) ^ 1 << 54] {
                 rig.event(Event::At(other));
             }
             rig.expect(&[]);
@@ -295,6 +295,16 @@ fn code_runs_by_an_entry_that_its_cpu_made_valid_once_a_dsb_and_an_isb_came() {
             }
             rig.expect(rules);
         }
+    }
+    // Another entry than the one that was just made valid: of this CPU, before its barriers, or of another CPU.
+    for by in [0, 1] {
+        let mut rig = Rig::new(0);
+        rig.cpu = by;
+        rig.make(L3 + 8, page);
+        rig.cpu = 0;
+        rig.store(L3, page);
+        rig.event(Event::At(VA + 0x1000));
+        rig.expect(&[]);
     }
     // A table above it, which an older entry stands in.
     let mut rig = Rig::new(0);

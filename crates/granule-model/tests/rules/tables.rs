@@ -207,3 +207,20 @@ fn a_top_table_may_lie_in_memory_that_was_never_obtained() {
     rig.make(L0, L1 | TABLE);
     rig.expect(&[Rule::NotTableMemory]);
 }
+
+#[test]
+fn a_table_leads_back_by_one_entry_and_not_by_many() {
+    for (target, count, legal) in [
+        (SPARE, 1, true),
+        (L0, 1, true),
+        (SPARE, 9, false),
+        (L0, 9, false),
+    ] {
+        let mut rig = Rig::new(0);
+        rig.fill(SPARE, 512, 0, 0);
+        rig.fill(SPARE + 0x800, count, target | TABLE, 0);
+        rig.barrier(Barrier::DSB_SY);
+        rig.make(L0 + 8, SPARE | TABLE);
+        rig.expect_unless(legal, Rule::UninitialisedTable);
+    }
+}

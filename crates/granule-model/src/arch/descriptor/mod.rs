@@ -274,3 +274,29 @@ pub(crate) const fn granule_code(code: u64) -> Option<Granule> {
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_that_are_not_descriptors_depend_on_the_format() {
+        let format = |ds| Format {
+            granule: Granule::K4,
+            ds,
+            lpa: false,
+        };
+        // Not valid; a page; a block; bit 48, which is of the address with DS; reserved at levels 3 and 0.
+        for (raw, level, other, with_ds) in [
+            (0xffff_8000_0912_3456, 3, false, false),
+            (0x4000_0703, 3, false, false),
+            (0x4020_0701, 2, false, false),
+            (1 << 48 | 0x4000_0703, 3, true, false),
+            (0x4000_0701, 3, true, true),
+            (0x4000_0701, 0, true, false),
+        ] {
+            let found = [false, true].map(|ds| is_other_data(raw, level, format(ds)));
+            assert_eq!(found, [other, with_ds], "{raw:#x} at level {level}");
+        }
+    }
+}
