@@ -221,6 +221,7 @@ mod tests {
         for (script, programs) in [
             (disk::SCRIPT, disk::APPLETS),
             (inspect::guest::SCRIPT, inspect::guest::APPLETS),
+            (inspect::guest::LEAVE, kexec::from_linux::APPLETS),
             (kexec::SCRIPT, kexec::APPLETS),
             (kexec::efi::SCRIPT, kexec::efi::APPLETS),
             (&from_linux, kexec::from_linux::APPLETS),

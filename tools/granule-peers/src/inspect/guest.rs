@@ -17,6 +17,9 @@ use crate::machine::{self, CPU, Kernel, LIMIT};
 
 /// The memory: enough for a kernel and a shell, and quickly dumped.
 pub(super) const MEMORY: &str = "256M";
+/// QEMU's options for a kernel that leaves for the next one. With LPIs on, and without EFI to reserve their tables, the
+/// next Linux would fill memory of its own image with their priorities.
+pub(super) const TWICE: [&str; 4] = ["-m", "1G", "-machine", "its=off"];
 /// The seed of the random addresses of Linux (KASLR), so that two runs have the same.
 pub(super) const SEED: &str = "1";
 /// Only emergency messages on the console, and page-table isolation.
@@ -66,6 +69,15 @@ wait
 
 pub(crate) const APPLETS: &str = "sh mount dd od";
 
+/// The first process of a kernel that leaves for itself. The next one gets the same words, and another first process.
+pub(crate) const LEAVE: &str = "#!/bin/busybox sh
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+read -r words < /proc/cmdline
+kexec -c -i -l /boot/Image --initrd=/boot/initrd --command-line=\"$words\" && kexec -e
+poweroff -f
+";
+
 pub(super) fn archive(busybox: &[u8]) -> Initramfs {
     let archive = machine::archive(busybox, "/proc /dev /bin", APPLETS);
     archive.program("/init", SCRIPT.as_bytes())
@@ -95,12 +107,18 @@ pub(super) struct Guest {
 impl Guest {
     /// Boots, waits for the end of the script's output, and stops the machine while one CPU is in
     /// the inspected process and another has the kernel's tables.
-    pub(super) fn stopped(kernel: &Kernel, rodata: &str, initramfs: &Path) -> Result<Self> {
+    pub(super) fn stopped(
+        kernel: &Kernel,
+        rodata: &str,
+        initramfs: &Path,
+        options: &[&str],
+    ) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let page_bytes = kernel.page_size.bytes();
         let words = format!("{WORDS} rodata={rodata} -- {page_bytes}");
         let mut qemu = xtask::machine::virt();
-        qemu.args(["-cpu", CPU, "-m", MEMORY, "-seed", SEED, "-append", &words]);
+        qemu.args(["-cpu", CPU, "-seed", SEED, "-append", &words])
+            .args(options);
         qemu.arg("-kernel").arg(&kernel.image);
         qemu.arg("-initrd").arg(initramfs);
         let mut machine = Machine::start(qemu, "linux", folder.path(), LIMIT)?;

@@ -18,10 +18,12 @@ use granule_inspect::lint::{self, Rule, lint};
 use granule_inspect::source::Source;
 use granule_inspect::tree::{Owner, Tree};
 use granule_inspect::{Opened, open};
+use xtask::files;
 use xtask::graph;
 
 use self::compare::{Walked, pages, same, translation, walked};
 use self::guest::Guest;
+use crate::kexec::from_linux;
 use crate::machine::Kernel;
 use crate::peers::Peers;
 
@@ -39,7 +41,7 @@ pub(crate) fn all(peers: &Peers<'_>) -> Result<()> {
     let cases: Vec<_> = cases.collect();
     graph::all(
         cases.len(),
-        |at| run(&cases[at], &initramfs),
+        |at| run(&cases[at], &initramfs, &["-m", guest::MEMORY]),
         |done| {
             let InspectBoot { kernel, rodata } = cases[done.job];
             for (subject, result) in done.result {
@@ -49,6 +51,28 @@ pub(crate) fn all(peers: &Peers<'_>) -> Result<()> {
             }
         },
     );
+    after_itself(peers, &initramfs)
+}
+
+/// Reads a kernel that the same one left for by `kexec`: the memory has what the first one left, at other addresses.
+fn after_itself(peers: &Peers<'_>, initramfs: &Path) -> Result<()> {
+    let kernel = peers.linux(1)?;
+    let tools = from_linux::tools(peers)?;
+    let image = files::read(&kernel.image)?;
+    let archive = from_linux::archive(&peers.busybox, &tools, &image, guest::LEAVE)?
+        .file("/boot/initrd", &files::read(initramfs)?);
+    let initramfs = peers.files.initramfs("inspect-leave.cpio", archive)?;
+    let case = InspectBoot {
+        kernel,
+        rodata: RODATA[0],
+    };
+    for (subject, result) in run(&case, &initramfs, &guest::TWICE) {
+        // How much the tables grow depends on what the first kernel left.
+        if subject != "table memory" {
+            let name = &kernel.name;
+            peers.add(format!("inspect, {name} after {name}: {subject}"), result);
+        }
+    }
     Ok(())
 }
 
@@ -59,8 +83,12 @@ struct InspectBoot<'a> {
     rodata: &'a str,
 }
 
-fn run(case: &InspectBoot<'_>, initramfs: &Path) -> Vec<(&'static str, Result<String>)> {
-    let mut read = match Read::new(case, initramfs) {
+fn run(
+    case: &InspectBoot<'_>,
+    initramfs: &Path,
+    options: &[&str],
+) -> Vec<(&'static str, Result<String>)> {
+    let mut read = match Read::new(case, initramfs, options) {
         Ok(read) => read,
         Err(error) => return vec![("reading", Err(error))],
     };
@@ -95,8 +123,8 @@ fn of_kernel(opened: &Opened) -> Result<Walked> {
 }
 
 impl<'a> Read<'a> {
-    fn new(case: &'a InspectBoot<'a>, initramfs: &Path) -> Result<Self> {
-        let mut guest = Guest::stopped(case.kernel, case.rodata, initramfs)?;
+    fn new(case: &'a InspectBoot<'a>, initramfs: &Path, options: &[&str]) -> Result<Self> {
+        let mut guest = Guest::stopped(case.kernel, case.rodata, initramfs, options)?;
         let cpu = guest.in_process().context("no CPU is in a process")?;
         let ttbr0 = guest.cpus.get(cpu).and_then(|cpu| cpu.get("ttbr0_el1"));
         let ttbr0 = ttbr0.context("QEMU does not report TTBR0")?;

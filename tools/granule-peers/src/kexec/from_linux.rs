@@ -2,7 +2,7 @@
 //! find firmware's tables by the data from Linux, and every CPU that Linux has switched off.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use granule_cli::sizes::show_size as size;
@@ -36,8 +36,7 @@ const CASES: [(bool, PageSize, u8); 2] = [(true, PageSize::K64, 2), (false, Page
 
 /// Adds a check for each machine, with the first of Debian's kernels.
 pub(crate) fn left(peers: &Peers<'_>) -> Result<()> {
-    let folder = peers.folder.join(KEXEC.package);
-    let tools = KEXEC.unpacked(ARM64, &folder, peers.fresh)?;
+    let tools = tools(peers)?;
     let linux = peers.linux(0)?;
     let our_image = files::read(&image_path())?;
     peers.each(
@@ -48,7 +47,7 @@ pub(crate) fn left(peers: &Peers<'_>) -> Result<()> {
             format!("kexec by EFI with {what} from {name} to Granule, {to}, EL{el}")
         },
         |&(acpi, page_size, el)| {
-            let archive = archive(&peers.busybox, &tools, &our_image, page_size)?;
+            let archive = archive(&peers.busybox, &tools, &our_image, &script(page_size))?;
             let name = format!("kexec-tools-{el}");
             let booted = boot::run(&Request {
                 firmware: Firmware::Uefi,
@@ -65,12 +64,23 @@ pub(crate) fn left(peers: &Peers<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Makes the initramfs of Linux. Each library has the name that programs refer to, which is a link
-/// in its package.
-fn archive(busybox: &[u8], tools: &Path, ours: &[u8], page_size: PageSize) -> Result<Initramfs> {
+/// Unpacks Debian's `kexec` with its libraries. Returns the folder.
+pub(crate) fn tools(peers: &Peers<'_>) -> Result<PathBuf> {
+    let folder = peers.folder.join(KEXEC.package);
+    KEXEC.unpacked(ARM64, &folder, peers.fresh)
+}
+
+/// Makes the initramfs of a Linux that leaves for an image by a script. Each library has the name that programs refer
+/// to, which is a link in its package.
+pub(crate) fn archive(
+    busybox: &[u8],
+    tools: &Path,
+    image: &[u8],
+    script: &str,
+) -> Result<Initramfs> {
     let mut archive = machine::archive(busybox, "/proc /sys /bin /boot /lib", APPLETS)
         .program("/bin/kexec", &files::read(&tools.join(KEXEC.path))?)
-        .file("/boot/Image", ours);
+        .file("/boot/Image", image);
     for folder in LIBRARIES.map(|folder| tools.join(folder)) {
         let libraries =
             fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
@@ -81,7 +91,7 @@ fn archive(busybox: &[u8], tools: &Path, ours: &[u8], page_size: PageSize) -> Re
             }
         }
     }
-    Ok(archive.program("/init", script(page_size).as_bytes()))
+    Ok(archive.program("/init", script.as_bytes()))
 }
 
 /// Makes the script of the first process. `kexec -e` does not return if it succeeds.
