@@ -189,3 +189,36 @@ fn a_cpu_with_an_erratum_takes_a_second_tlbi() {
         }
     }
 }
+
+#[test]
+fn a_cpu_with_an_erratum_repeats_its_own_broadcasts() {
+    // The CPUs, and the TLBIs with the CPU of each.
+    for (cpus, steps, legal) in [
+        (2, &[(0, "vaale1is"), (0, "vaale1is")][..], true),
+        // Another CPU's repeats nothing, and one for its own CPU needs no repetition, and is none.
+        (2, &[(0, "vaale1is"), (1, "vaale1is")], false),
+        (1, &[(0, "vaale1")], true),
+        (2, &[(0, "vaale1is"), (0, "vmalle1")], false),
+    ] {
+        let mut rig = Rig::with(Config {
+            cpus,
+            single_tlbi: false,
+            ..Config::default()
+        });
+        rig.make(L3, RAM | PAGE | RW);
+        rig.store(L3, 0);
+        rig.barrier(Barrier::DSB_ISHST);
+        for (cpu, name) in steps {
+            rig.cpu = *cpu;
+            rig.tlbi(name, at(VA));
+            rig.barrier(Barrier::DSB_ISH);
+            rig.isb();
+        }
+        rig.cpu = 0;
+        rig.settle(if legal {
+            &[]
+        } else {
+            &[Rule::StaleTranslation]
+        });
+    }
+}
