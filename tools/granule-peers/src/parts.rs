@@ -139,7 +139,7 @@ pub(crate) fn run(only: &[Part], few: bool, fresh: bool, summary: &Summary) -> R
         (&[Trees], "trees", false, &|| trees::all(peers)),
         (&[Boards, BoardsAll], "boards", true, &|| boards::all(peers, is_named(BoardsAll))),
         (&[Firmware, FirmwareAll], "firmware", true, &|| firmware::booted(peers, is_named(FirmwareAll))),
-        (&[Inspect], "inspect", false, &|| inspect::all(peers)),
+        (&[Inspect], "inspect", false, &|| inspect::all(peers, few)),
         (makedumpfile, "makedumpfile", false, &|| makedumpfile::all(peers)),
         (&[Disk], "disk", false, &|| disk::booted(peers)),
         (&[Watch, WatchOthers, WatchAll], "watch", true, &|| watch::watched(peers, machines, with_others)),

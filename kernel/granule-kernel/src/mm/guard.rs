@@ -169,17 +169,17 @@ impl Pool {
         };
         let address = self.address(index).ok_or(outside)?;
         let kernel = kernel_tables::kernel().ok_or(LinearError::TooEarly)?;
-        // SAFETY: the pages were split in `new`; while the pool lives nothing merges them and
-        // nothing else changes them.
+        // SAFETY: `new` split the pages, or the map has those of `of_boot` in pages; while the pool lives nothing
+        // merges them and nothing else changes them.
         Ok(unsafe { kernel_tables::set_valid(kernel, address, self.page, valid)? })
     }
 
+    /// Makes the pages valid, frees them to the page allocator, and allows their leaves to be
+    /// merged again.
     #[cfg_attr(
         not(feature = "test-image"),
         allow(dead_code, reason = "self-tests release theirs")
     )]
-    /// Makes the pages valid, frees them to the page allocator, and allows their leaves to be
-    /// merged again.
     pub(crate) fn release(self) {
         let bytes = self.range.end - self.range.start;
         let start = VirtualAddress(self.range.start);

@@ -1,7 +1,7 @@
 //! Changes the permissions of pages in the linear map (pageattr). The functions have Linux's names.
 //!
 //! Each function takes the linear-map address of a page and a number of pages; those of the first two rows also an
-//! address in the vmalloc area, whose pages have two mappings ([`vmalloc`](super::vmalloc)). It changes all of
+//! address in the vmalloc area, whose pages have two mappings ([`vmalloc`]). It changes all of
 //! them or none: obstacles are found before the first change. A leaf that straddles an end of the
 //! range is split if the CPUs' BBM level allows that, and is an error otherwise, unless the map is
 //! in pages (`rodata=on|full` without such CPUs, `debug_pagealloc=on`). An empty range is not an
