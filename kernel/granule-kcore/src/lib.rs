@@ -17,6 +17,7 @@ pub mod conflict_injection;
 pub mod console_output;
 pub mod counter_wrap;
 pub mod cpus;
+pub mod crash;
 pub mod deferred_tlbi;
 pub mod devicetree;
 pub mod efi;

@@ -1,7 +1,7 @@
 //! `user_large_leaves=`: the leaves that a first touch of a program's memory maps. What a limit means, and when a
 //! leaf is chosen, does not belong here.
 
-use super::{decimal, listed};
+use super::{listed, size};
 use granule::space::LargeLeaves;
 
 /// The policy in a value such as `off`, `groups` or `blocks,32M`; `None` if it is not such a value.
@@ -16,23 +16,12 @@ pub(super) fn policy(value: &[u8]) -> Option<LargeLeaves> {
     let Some(most) = parts.next() else {
         return Some(named);
     };
-    let most_bytes = bytes(most)?;
+    let most_bytes = size(most)?;
     let is_all = parts.next().is_none() && named != LargeLeaves::OFF;
     is_all.then_some(LargeLeaves {
         most_bytes,
         ..named
     })
-}
-
-/// A number of bytes, with K, M or G behind it or none of them.
-fn bytes(text: &[u8]) -> Option<u64> {
-    let (shift, digits) = match text.split_last()? {
-        (b'K' | b'k', digits) => (10, digits),
-        (b'M' | b'm', digits) => (20, digits),
-        (b'G' | b'g', digits) => (30, digits),
-        _ => (0, text),
-    };
-    decimal(digits)?.checked_mul(1 << shift)
 }
 
 #[cfg(test)]

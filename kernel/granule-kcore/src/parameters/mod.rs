@@ -17,7 +17,7 @@ pub mod test;
 pub use problem::{Instead, Problem};
 pub use rodata::Rodata;
 pub use self_check::SelfCheck;
-pub use set_aside::{GuardPool, MOST_GUARD_PAGES};
+pub use set_aside::{CrashMemory, GuardPool, MOST_GUARD_PAGES};
 
 use core::ops::Range;
 use granule::arch::PageSize;
@@ -57,6 +57,10 @@ pub struct Parameters<'a> {
     pub persist: Option<Range<u64>>,
     /// `granule.guard=`.
     pub guard: Option<GuardPool>,
+    /// `crashkernel=`.
+    pub crash_memory: Option<CrashMemory>,
+    /// `elfcorehdr=`: where the header of a dead kernel's core is, and its bytes if the word states them.
+    pub core_header: Option<(u64, Option<u64>)>,
     /// `granule.kexec=`.
     pub kexec: KexecOptions,
     /// `user_pagesize=`: the page size for programs that request none themselves.
@@ -93,7 +97,7 @@ pub struct KexecOptions {
 }
 
 /// The keys of the words that are read here.
-const KEYS: [&str; 18] = [
+const KEYS: [&str; 20] = [
     "maxcpus=",
     "rodata=",
     "arm64.bbm=",
@@ -107,6 +111,8 @@ const KEYS: [&str; 18] = [
     "granule.bench=",
     "granule.persist=",
     "granule.guard=",
+    "crashkernel=",
+    "elfcorehdr=",
     "granule.kexec=",
     "rdinit=",
     "user_pagesize=",
@@ -212,6 +218,8 @@ impl<'a> Parameters<'a> {
             bench: read.bench(),
             persist: read.persist(),
             guard: read.guard(),
+            crash_memory: read.crash_memory(),
+            core_header: read.core_header(),
             kexec: read.kexec(),
             user_page_size: read.one_of(
                 "user_pagesize=",
@@ -479,6 +487,23 @@ pub fn wants_digest(line: &[u8]) -> bool {
 fn listed(value: Option<&[u8]>) -> impl Iterator<Item = &[u8]> {
     let parts = value.unwrap_or_default().split(|byte| *byte == b',');
     parts.filter(|part| !part.is_empty())
+}
+
+/// A number of bytes, decimal or behind 0x hexadecimal, with K, M or G behind it or none of them.
+fn size(text: &[u8]) -> Option<u64> {
+    let (shift, digits) = match text.split_last()? {
+        (b'K' | b'k', digits) => (10, digits),
+        (b'M' | b'm', digits) => (20, digits),
+        (b'G' | b'g', digits) => (30, digits),
+        _ => (0, text),
+    };
+    let number = match digits {
+        [b'0', b'x' | b'X', hexadecimal @ ..] if hexadecimal.iter().all(u8::is_ascii_hexdigit) => {
+            u64::from_str_radix(str::from_utf8(hexadecimal).ok()?, 16).ok()?
+        }
+        _ => decimal(digits)?,
+    };
+    number.checked_mul(1 << shift)
 }
 
 /// A decimal number without any other character.

@@ -33,6 +33,8 @@ pub enum Instead {
     Ignores,
     /// The kernel stores nothing for the next boot.
     KeepsNothing,
+    /// The kernel reserves no memory for a crash kernel.
+    NoCrashKernel,
 }
 
 impl fmt::Display for Problem<'_> {
@@ -70,6 +72,7 @@ impl fmt::Display for Instead {
             Self::Takes(value) => write!(f, "taking {value}"),
             Self::Ignores => f.write_str("ignored"),
             Self::KeepsNothing => f.write_str("nothing is kept for the next boot"),
+            Self::NoCrashKernel => f.write_str("there is no memory for a crash kernel"),
         }
     }
 }

@@ -1,6 +1,6 @@
-//! Words that set memory aside: `granule.persist=` and `granule.guard=`.
+//! Words that set memory aside: `granule.persist=`, `granule.guard=`, `crashkernel=` and `elfcorehdr=`.
 
-use super::{Instead, Problem, Reader, decimal};
+use super::{Instead, Problem, Reader, decimal, size};
 use crate::persist;
 use core::ops::Range;
 
@@ -27,6 +27,25 @@ fn guard_pool(value: &[u8]) -> Option<GuardPool> {
     fits.then_some(GuardPool { pages, rate })
 }
 
+/// `crashkernel=SIZE[@OFFSET]`: memory for a crash kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CrashMemory {
+    /// Bytes, at least 1.
+    pub bytes: u64,
+    /// The physical address, if the word states one.
+    pub start: Option<u64>,
+}
+
+/// Two numbers of bytes, the first and the last of a value between which is an `@`; the last may be missing.
+fn at(value: &[u8]) -> Option<(u64, Option<u64>)> {
+    let mut parts = value.splitn(2, |byte| *byte == b'@').map(size);
+    let first = parts.next()??;
+    Some((
+        first,
+        parts.next().map_or(Some(None), |last| last.map(Some))?,
+    ))
+}
+
 impl<'a, P: FnMut(Problem<'a>)> Reader<'a, '_, P> {
     pub(super) fn persist(&mut self) -> Option<Range<u64>> {
         let value = self.value("granule.persist=")?;
@@ -41,5 +60,19 @@ impl<'a, P: FnMut(Problem<'a>)> Reader<'a, '_, P> {
         let expected =
             "PAGES[,RATE]: a power of two from 4 to 256, and one of how many objects, as in 64,100";
         self.parsed("granule.guard=", expected, Instead::Ignores, guard_pool)
+    }
+    pub(super) fn crash_memory(&mut self) -> Option<CrashMemory> {
+        let expected = "SIZE[@OFFSET], in bytes or with K, M or G, as in 256M or 256M@0x60000000";
+        let at = |value| at(value).filter(|(bytes, _)| *bytes > 0);
+        let (bytes, start) = self.parsed("crashkernel=", expected, Instead::NoCrashKernel, at)?;
+        Some(CrashMemory { bytes, start })
+    }
+
+    pub(super) fn core_header(&mut self) -> Option<(u64, Option<u64>)> {
+        let expected = "[SIZE@]ADDRESS, in bytes or with K, M or G, as in 0x5ff00000";
+        match self.parsed("elfcorehdr=", expected, Instead::Ignores, at)? {
+            (bytes, Some(start)) => Some((start, Some(bytes))),
+            (start, None) => Some((start, None)),
+        }
     }
 }

@@ -71,6 +71,25 @@ fn every_name_is_read_back() {
     let pool = |pages, rate| Some(GuardPool { pages, rate });
     assert_eq!(good("granule.guard=64").guard, pool(64, 100));
     assert_eq!(good("granule.guard=256,1").guard, pool(256, 1));
+    let memory = |bytes, start| Some(CrashMemory { bytes, start });
+    for (value, expected) in [
+        ("256M", memory(256 << 20, None)),
+        ("0x10000000", memory(256 << 20, None)),
+        ("262144K@1G", memory(256 << 20, Some(1 << 30))),
+        ("1g@0x60000000", memory(1 << 30, Some(0x6000_0000))),
+    ] {
+        assert_eq!(
+            good(&format!("crashkernel={value}")).crash_memory,
+            expected,
+            "{value}"
+        );
+    }
+    assert_eq!(
+        good("elfcorehdr=0x5ff00000").core_header,
+        Some((0x5ff0_0000, None))
+    );
+    let header = Some((0x5ff0_0000, Some(65536)));
+    assert_eq!(good("elfcorehdr=64K@0x5ff00000").core_header, header);
     for line in [
         "granule.kexec=uncached",
         "granule.kexec=,digest",
@@ -135,6 +154,23 @@ fn a_word_that_cannot_be_used_is_reported_in_one_line() {
          64,100; ignored",
         "granule.guard=64,0: expected PAGES[,RATE]: a power of two from 4 to 256, and one of how many objects, as in \
          64,100; ignored",
+        "crashkernel=0: expected SIZE[@OFFSET], in bytes or with K, M or G, as in 256M or 256M@0x60000000; there is \
+         no memory for a crash kernel",
+        "crashkernel=auto: expected SIZE[@OFFSET], in bytes or with K, M or G, as in 256M or 256M@0x60000000; there is \
+         no memory for a crash kernel",
+        "crashkernel=256M@: expected SIZE[@OFFSET], in bytes or with K, M or G, as in 256M or 256M@0x60000000; there is \
+         no memory for a crash kernel",
+        "crashkernel=@1G: expected SIZE[@OFFSET], in bytes or with K, M or G, as in 256M or 256M@0x60000000; there is \
+         no memory for a crash kernel",
+        "crashkernel=1G-:256M: expected SIZE[@OFFSET], in bytes or with K, M or G, as in 256M or 256M@0x60000000; there is \
+         no memory for a crash kernel",
+        "crashkernel=17179869184G: expected SIZE[@OFFSET], in bytes or with K, M or G, as in 256M or 256M@0x60000000; there is \
+         no memory for a crash kernel",
+        "crashkernel=0xM: expected SIZE[@OFFSET], in bytes or with K, M or G, as in 256M or 256M@0x60000000; there is \
+         no memory for a crash kernel",
+        "crashkernel=0x+1: expected SIZE[@OFFSET], in bytes or with K, M or G, as in 256M or 256M@0x60000000; there is \
+         no memory for a crash kernel",
+        "elfcorehdr=here: expected [SIZE@]ADDRESS, in bytes or with K, M or G, as in 0x5ff00000; ignored",
         "arm64.errata=cortex-a99-1: expected the name of an erratum \
          (crates/granule/src/arch/errata.rs); ignored",
         "rdinit: expected a value, rdinit=VALUE; ignored",
