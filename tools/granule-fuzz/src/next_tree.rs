@@ -128,7 +128,8 @@ pub(crate) fn kexec_tree(bytes: &[u8]) {
     let changes = Changes {
         command_line: &line,
         initrd: (has & 1 != 0).then(|| extent(&mut given)),
-        note: extent(&mut given),
+        note: Some(extent(&mut given)),
+        crash: None,
         kept: &kept,
         old: extent(&mut given),
         seeds: Seeds {
@@ -167,7 +168,7 @@ fn rewritten(old: &[u8], changes: &Changes<'_>) -> Option<Vec<u8>> {
     );
     let unplaced = Changes {
         initrd: changes.initrd.map(|_| PhysRange::default()),
-        note: PhysRange::new(0, changes.note.bytes),
+        note: changes.note.map(|note| PhysRange::new(0, note.bytes)),
         ..*changes
     };
     assert_eq!(most_bytes(old, &unplaced), Ok(most));
@@ -213,7 +214,10 @@ fn check_changes(new: &Fdt<'_>, old: &Fdt<'_>, changes: &Changes<'_>) {
     assert_eq!(once("kaslr-seed"), changes.seeds.kaslr.and_then(number));
     let seed = changes.seeds.rng.map(|it| it.to_vec());
     assert_eq!(once("rng-seed"), seed);
-    assert_eq!(once(handoff_note::PROPERTY), number(changes.note.start));
+    assert_eq!(
+        once(handoff_note::PROPERTY),
+        number(changes.note.unwrap_or_default().start)
+    );
     for name in NONE {
         assert_eq!(once(name), None, "{name}");
     }
@@ -223,7 +227,7 @@ fn check_changes(new: &Fdt<'_>, old: &Fdt<'_>, changes: &Changes<'_>) {
             .collect()
     };
     let (was, now) = (all(old), all(new));
-    let wanted = || changes.kept.iter().chain([&changes.note]);
+    let wanted = || changes.kept.iter().chain(&changes.note);
     for one in wanted() {
         assert!(now.contains(one), "{one:x?} of {now:x?}");
     }

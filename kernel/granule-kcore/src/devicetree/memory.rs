@@ -358,6 +358,26 @@ fn bad_reg(node: &Node<'_>, property: &'static str) -> MemoryNodeError {
     MemoryNodeError::BadReg(own(node.path()), property)
 }
 
+/// The range of the header of a dead kernel's core, which the kernel before left for this one.
+pub fn core_header(tree: &[u8]) -> Option<Range<u64>> {
+    let chosen = child(&Tree::new(tree).ok()?, b"chosen")?;
+    let range = pairs(&chosen, "linux,elfcorehdr")?.next()??;
+    Some(range.start..range.start.checked_add(range.bytes)?)
+}
+
+/// Calls `each` with all RAM of the machine, also what another kernel keeps.
+pub fn each_bank(tree: &[u8], mut each: impl FnMut(Range<u64>)) {
+    let root = Tree::new(tree).ok().and_then(|tree| tree.root());
+    let nodes = root.into_iter().flat_map(|root| root.children());
+    for node in nodes.filter(|node| node.is_memory() && node.is_usable()) {
+        for bank in node.reg().into_iter().flatten().flatten() {
+            if let Some(end) = bank.start.checked_add(bank.bytes) {
+                each(bank.start..end);
+            }
+        }
+    }
+}
+
 /// The initial ramdisk's place, as `tree` states it.
 pub fn initial_ramdisk(tree: &[u8]) -> Option<Range<u64>> {
     let initrd = Tree::new(tree).ok()?.initial_ramdisk()?;

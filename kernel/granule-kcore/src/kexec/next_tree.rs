@@ -10,14 +10,15 @@
 //! The new tree keeps the properties that leave memory to this kernel (`linux,usable-memory-range`,
 //! `linux,usable-memory`): the memory outside is still another kernel's, for example the dump of a kernel
 //! that crashed. It loses `linux,elfcorehdr` and `linux,ima-kexec-buffer`, because nothing here keeps the
-//! memory that they name. `kaslr-seed` is fresh, from this kernel's generator and its own seed, and
+//! memory that they name. A crash kernel's tree has its own of the first two instead. `kaslr-seed` is fresh, from this kernel's generator and its own seed, and
 //! absent if it has neither; `rng-seed`, which its reader counts as secret, comes from the generator, or is
 //! absent if nothing has seeded that.
 
 use super::handoff_note as note;
 use crate::devicetree::child;
+use arrayvec::ArrayVec;
 use core::fmt;
-use granule_boot::chosen::{INITRD_END, INITRD_START};
+use granule_boot::chosen::{INITRD_END, INITRD_START, USABLE_MEMORY_RANGE};
 use granule_boot::expand::{FROM_ACPI, FROM_EFI};
 use granule_boot::peek::KASLR_SEED;
 use granule_boot::tree::{self, Edit, EditPlace, Name, Node, Tree, WriteError, Writer};
@@ -27,7 +28,9 @@ const BOOTARGS: &[u8] = b"bootargs";
 /// The property of `/chosen` with random bytes that nobody else knows.
 pub const RNG_SEED: &[u8] = b"rng-seed";
 /// Properties that a previous kernel wrote for this kernel alone.
-const LEFT_BEHIND: [&[u8]; 2] = [b"linux,elfcorehdr", b"linux,ima-kexec-buffer"];
+const LEFT_BEHIND: [&[u8]; 2] = [CORE_HEADER, b"linux,ima-kexec-buffer"];
+/// The property of `/chosen` with the range of the header of a dead kernel's core.
+const CORE_HEADER: &[u8] = b"linux,elfcorehdr";
 
 /// Bytes of a new `rng-seed`: the size of the state of a reader's generator.
 pub const SEED_BYTES: usize = 32;
@@ -41,6 +44,15 @@ pub struct Seeds {
     pub rng: Option<[u8; SEED_BYTES]>,
 }
 
+/// The memory of a crash kernel.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Crash {
+    /// All that it may use.
+    pub usable: PhysRange,
+    /// The header of the dead kernel's core, in that memory.
+    pub header: PhysRange,
+}
+
 /// The changes from the old tree.
 #[derive(Clone, Copy, Debug)]
 pub struct Changes<'a> {
@@ -48,8 +60,10 @@ pub struct Changes<'a> {
     pub command_line: &'a [u8],
     /// Destination of the initramfs, if there is one.
     pub initrd: Option<PhysRange>,
-    /// The note's memory.
-    pub note: PhysRange,
+    /// The note's memory, if there is a note.
+    pub note: Option<PhysRange>,
+    /// What only a crash kernel gets.
+    pub crash: Option<Crash>,
     /// Memory that the next kernel must keep, beside the existing reservations.
     pub kept: &'a [PhysRange],
     /// This kernel's copy of the old tree: its reservation is dropped.
@@ -70,6 +84,8 @@ pub enum NextTreeError {
         /// As written.
         written: usize,
     },
+    /// The root's cells cannot hold the address or the length of a crash kernel's memory.
+    Cells(PhysRange),
 }
 
 impl fmt::Display for NextTreeError {
@@ -89,6 +105,10 @@ impl fmt::Display for NextTreeError {
                 "the device tree for the next kernel has {written} bytes, and {measured} were \
                  measured for its place: this is a fault of this kernel's, report it with the \
                  device tree"
+            ),
+            Self::Cells(range) => write!(
+                f,
+                "the device tree's #address-cells and #size-cells cannot hold the crash kernel's memory {range}"
             ),
         }
     }
@@ -121,7 +141,11 @@ pub fn most_bytes(old: &[u8], changes: &Changes<'_>) -> Done<usize> {
     let used = tree.structure_bytes() + tree.strings().len();
     let reservations = reservations(&tree, &was, changes)?.count();
     // New are some properties with their names, a node, the header and an end of reservations.
-    Ok(used + 16 * reservations + changes.command_line.len() + 552)
+    Ok(used
+        + 16 * reservations
+        + changes.command_line.len()
+        + 552
+        + changes.crash.map_or(0, |_| 88))
 }
 
 /// Writes the new tree to `into` and returns its bytes, which depend on no address.
@@ -131,6 +155,10 @@ pub fn write(old: &[u8], changes: &Changes<'_>, into: &mut [u8]) -> Done<usize> 
     let chosen = child(&tree, b"chosen");
     let mut edit = NextKernel {
         changes,
+        crash: changes
+            .crash
+            .map(|crash| crash.properties(&tree))
+            .transpose()?,
         has_console_of_acpi: chosen.is_some_and(|node| node.property(FROM_ACPI).is_some()),
     };
     let reservations = reservations(&tree, &was, changes)?;
@@ -168,7 +196,8 @@ fn reservations<'a>(
         let range = PhysRange::new(range.start, range.bytes);
         !was.has(&range) && !changes.kept.contains(&range)
     });
-    let kept = changes.kept.iter().chain([&changes.note]);
+    let header = changes.crash.as_ref().map(|crash| &crash.header);
+    let kept = changes.kept.iter().chain(&changes.note).chain(header);
     Ok(old.chain(kept.map(|range| tree::Range {
         start: range.start,
         bytes: range.bytes,
@@ -201,9 +230,37 @@ impl Was {
     }
 }
 
+/// A range in the root's cells.
+type RangeCells = ArrayVec<u32, 4>;
+
+impl Crash {
+    /// The properties of `/chosen` for it. The tree's root has the cells.
+    fn properties(&self, tree: &Tree<'_>) -> Done<[(&'static [u8], RangeCells); 2]> {
+        let cells = |range: PhysRange| {
+            let root = tree.root().map(|root| root.child_cells());
+            let root = root.ok_or(NextTreeError::Cells(range))?;
+            let mut cells = RangeCells::new();
+            for (value, count) in [(range.start, root.address), (range.bytes, root.size)] {
+                match (count, u32::try_from(value)) {
+                    (1, Ok(word)) => cells.push(word),
+                    (2, _) => cells.extend([(value >> 32) as u32, value as u32]),
+                    _ => return Err(NextTreeError::Cells(range)),
+                }
+            }
+            Ok(cells)
+        };
+        Ok([
+            (USABLE_MEMORY_RANGE.as_bytes(), cells(self.usable)?),
+            (CORE_HEADER, cells(self.header)?),
+        ])
+    }
+}
+
 /// The changes to the structure.
 struct NextKernel<'a> {
     changes: &'a Changes<'a>,
+    /// The properties of a crash kernel.
+    crash: Option<[(&'static [u8], RangeCells); 2]>,
     /// Whether `stdout-path` names a node that comes from ACPI's tables.
     has_console_of_acpi: bool,
 }
@@ -219,7 +276,10 @@ impl<'t> Edit<'t> for NextKernel<'_> {
         let name = name.bytes();
         let is_of_acpi = self.has_console_of_acpi && (name == FROM_ACPI || name == b"stdout-path");
         !matches!(place, EditPlace::Chosen)
-            || !(NAMES.contains(&name) || LEFT_BEHIND.contains(&name) || is_of_acpi)
+            || !(NAMES.contains(&name)
+                || LEFT_BEHIND.contains(&name)
+                || is_of_acpi
+                || self.crash.is_some() && name == USABLE_MEMORY_RANGE.as_bytes())
     }
 
     /// Writes the properties that `/chosen` begins with.
@@ -239,7 +299,11 @@ impl<'t> Edit<'t> for NextKernel<'_> {
         if let Some(seed) = &changes.seeds.rng {
             to.property(RNG_SEED, seed)?;
         }
-        to.numbers(note::PROPERTY.as_bytes(), [changes.note.start])
+        if let Some(note) = changes.note {
+            to.numbers(note::PROPERTY.as_bytes(), [note.start])?;
+        }
+        let mut crash = self.crash.iter().flatten();
+        crash.try_for_each(|(name, cells)| to.cells(name, cells))
     }
 }
 

@@ -132,7 +132,12 @@ const READ_BEFORE: [&str; 4] = [
 const FLAGS_BEFORE: [&str; 1] = ["nokaslr="];
 
 /// The keys of the words that only the test image has.
-const OF_TESTS: [&str; 3] = ["granule.test=", "arm64.fake_cpu=", "arm64.inject_conflict="];
+const OF_TESTS: [&str; 4] = [
+    "granule.test=",
+    "granule.crash=",
+    "arm64.fake_cpu=",
+    "arm64.inject_conflict=",
+];
 
 /// The prefixes of the kernel's own words. A word with such a prefix and an unknown key is a problem.
 const PREFIXES: [&str; 3] = ["arm64.", "granule.", "linear_map"];

@@ -1,4 +1,4 @@
-//! Words of the test image: `granule.test=`, `arm64.fake_cpu=` and `arm64.inject_conflict=`.
+//! Words of the test image: `granule.test=`, `granule.crash=`, `arm64.fake_cpu=` and `arm64.inject_conflict=`.
 //! Self-tests, deliberate failures and fault injection read them here; each test interprets its own
 //! text. A test runs only if its name is in `NAMES` here.
 
@@ -32,11 +32,51 @@ fn is_known(test: &[u8]) -> bool {
     NAMES.split(' ').any(|name| name.as_bytes() == test) || WITH_ARGUMENTS.iter().any(begins)
 }
 
+/// Where the kernel panics once a crash kernel is loaded: `granule.crash=`, the names in lower case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CrashAt {
+    /// In the system call that has loaded it.
+    Call,
+    /// While it prints: with the console's lock held.
+    Console,
+    /// With the lock of the kernel's tables held.
+    Tables,
+    /// `store@N`: before the store of this number, from 1, in a change of the linear map.
+    Store(u64),
+    /// `cpu@N`: on this CPU, in an interrupt.
+    Cpu(u64),
+    /// `masked@N`: while this CPU has interrupts masked for ever.
+    Masked(u64),
+    /// After a byte of the crash kernel was changed.
+    Damage,
+}
+
+impl CrashAt {
+    const EXPECTED: &str = "call, console, tables, damage, or store@, cpu@ or masked@ and a number";
+
+    fn parse(value: &[u8]) -> Option<Self> {
+        let mut parts = value.splitn(2, |byte| *byte == b'@');
+        let of = (parts.next()?, parts.next().map(number));
+        Some(match of {
+            (b"call", None) => Self::Call,
+            (b"console", None) => Self::Console,
+            (b"tables", None) => Self::Tables,
+            (b"damage", None) => Self::Damage,
+            (b"store", Some(number)) => Self::Store(number.filter(|number| *number > 0)?),
+            (b"cpu", Some(number)) => Self::Cpu(number?),
+            (b"masked", Some(number)) => Self::Masked(number?),
+            _ => return None,
+        })
+    }
+}
+
 /// The test image's part of the command line.
 #[derive(Clone, Debug)]
 pub struct TestParameters<'a> {
     /// `arm64.inject_conflict=`: the number of the split that imitates a TLB conflict.
     pub inject_conflict: Option<NonZeroU64>,
+    /// `granule.crash=`.
+    pub crash: Option<CrashAt>,
     line: &'a [u8],
 }
 
@@ -75,8 +115,17 @@ impl<'a> TestParameters<'a> {
             }
             number
         });
+        let key = "granule.crash=";
+        let crash = words::find(line, key.as_bytes()).and_then(|value| {
+            let crash = CrashAt::parse(value);
+            if crash.is_none() {
+                bad(key, value, CrashAt::EXPECTED);
+            }
+            crash
+        });
         Self {
             inject_conflict,
+            crash,
             line,
         }
     }

@@ -57,6 +57,8 @@ readers! {
     ctr_el0 = "ctr_el0";
     /// Translation control of both VA ranges.
     tcr_el1 = "tcr_el1";
+    /// The memory types of both VA ranges.
+    mair_el1 = "mair_el1";
     /// The root of the upper VA range.
     ttbr1_el1 = "ttbr1_el1";
     /// MMU, caches and alignment checks of the kernel's own exception level.

@@ -12,7 +12,7 @@
 
 use crate::arch::cpu;
 use crate::dev::intc;
-use crate::percpu::{self, PerCpu, per_cpu};
+use crate::percpu::{self, PerCpu, per_cpu, stop};
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use granule_kcore::cpus::set::{AtomicCpuSet, CpuSet};
 
@@ -115,6 +115,7 @@ fn wait(mut done: impl FnMut() -> bool, left: impl Fn() -> CpuSet) {
         if done() {
             return;
         }
+        stop::poll();
         answer();
         let now = ANSWERED.this().load(Ordering::Relaxed);
         if now != answered {

@@ -6,3 +6,4 @@ pub(crate) mod ipi;
 pub(crate) mod irq;
 pub(crate) mod jobs;
 pub(crate) mod parking;
+pub(crate) mod stop;

@@ -7,7 +7,7 @@
 use crate::arch::cpu;
 use crate::dev::uart::Mapped;
 use crate::lock::RawMaskedLock;
-use crate::percpu;
+use crate::percpu::{self, stop};
 use core::cell::UnsafeCell;
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -87,7 +87,7 @@ fn with(work: impl FnOnce(Port<Mapped>, &mut Guard)) {
         // SAFETY: this function took the lock above.
         unsafe { CONSOLE.lock.release(before) };
         let _ = cpu::mask_interrupts();
-        cpu::halt();
+        stop::wait();
     }
     // SAFETY: read only; written once, before anything could print.
     if let Some(uart) = unsafe { *CONSOLE.uart.get() } {
@@ -107,8 +107,8 @@ pub(crate) fn flush() {
 }
 
 /// Gives the console to this panicking CPU for good. Any other CPU that prints from then on stops. If another
-/// CPU panics already, this one stops.
-pub(crate) fn take_over() {
+/// CPU panics already, it keeps the console. Returns whether this one has it.
+pub(crate) fn take_over() -> bool {
     let this = percpu::this().number();
     match PANICKING.compare_exchange(NOBODY, this, Ordering::Relaxed, Ordering::Relaxed) {
         // The lock's holder is this CPU, which will not return to it, or another one, which gets time to end
@@ -122,13 +122,14 @@ pub(crate) fn take_over() {
             }
         }
         Err(owner) if owner == this => {}
-        Err(_) => cpu::halt(),
+        Err(_) => return false,
     }
     // SAFETY: a holder that is still active is tolerated, as in `with`; the interrupt mask stays as it is.
     unsafe {
         CONSOLE.lock.seize();
         CONSOLE.lock.release(cpu::interrupts());
     }
+    true
 }
 
 macro_rules! print {

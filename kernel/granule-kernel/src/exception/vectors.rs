@@ -241,10 +241,7 @@ extern "C" fn exception_taken(frame: &mut Frame, vector: u64) {
         fatal(frame, vector);
     }
     if let Err(number) = irq::handle() {
-        panic::exception(
-            frame,
-            format_args!("interrupt {number}, which nobody asked for"),
-        );
+        panic::interrupt(frame, number);
     }
 }
 

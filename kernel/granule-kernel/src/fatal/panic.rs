@@ -6,7 +6,7 @@ use crate::arch::{cpu, image};
 use crate::dev::console::{self, print, println};
 use crate::dev::psci;
 use crate::handover::boot_record::{self, Reason};
-use crate::percpu::{self, stacks};
+use crate::percpu::{self, stacks, stop};
 use crate::trace::recorder;
 use core::arch::asm;
 use core::fmt::{self, Write};
@@ -23,6 +23,19 @@ pub(crate) static DETAIL: spin::Once<fn(u64, &mut fmt::Formatter<'_>) -> fmt::Re
     spin::Once::new();
 /// Whether 16 bytes at an address may be part of a task's stack.
 pub(crate) static TASK_STACKS: spin::Once<fn(u64) -> bool> = spin::Once::new();
+
+/// The way on where a crash kernel is loaded. The functions must not wait for a lock.
+#[derive(Clone, Copy)]
+pub(crate) struct Crash {
+    /// Stops the other CPUs, stores all registers, and checks the crash kernel; returns whether it can be entered.
+    pub(crate) prepare: fn(&Frame) -> bool,
+    /// Enters it.
+    pub(crate) enter: fn() -> !,
+    /// Stops this CPU, which was interrupted so, for another one that panics.
+    pub(crate) stop: fn(&Frame) -> !,
+}
+
+pub(crate) static CRASH: spin::Once<Crash> = spin::Once::new();
 
 /// State of the report: 0 none, 1 started, 2 another failure during the report.
 static STAGE: AtomicU32 = AtomicU32::new(0);
@@ -48,8 +61,25 @@ fn panic(info: &PanicInfo<'_>) -> ! {
     }
 }
 
+/// Handles an interrupt that has no handler: the request to stop, or an error.
+pub(crate) fn interrupt(frame: &Frame, number: u32) -> ! {
+    if let Some(crash) = CRASH.get().filter(|_| stop::is_asked()) {
+        (crash.stop)(frame);
+    }
+    exception(
+        frame,
+        format_args!("interrupt {number}, which nobody asked for"),
+    )
+}
+
 /// Reports an exception and ends the kernel. A panic arrives here too, by its BRK.
 pub(crate) fn exception(frame: &Frame, what: fmt::Arguments<'_>) -> ! {
+    if syndrome::is_brk(frame.esr, stop::BRK)
+        && image_address(frame.elr).is_some()
+        && let Some(crash) = CRASH.get()
+    {
+        (crash.stop)(frame);
+    }
     if syndrome::is_brk(frame.esr, PANIC_BRK) && image_address(frame.elr).is_some() {
         // SAFETY: only the panic handler runs this BRK, with x0 = its argument, which lies further up the
         // stack.
@@ -91,7 +121,15 @@ impl fmt::Display for Detail {
 }
 
 fn end(what: fmt::Arguments<'_>, frame: &Frame) -> ! {
-    console::take_over();
+    if !console::take_over() {
+        // Another CPU reports its own panic.
+        loop {
+            if let Some(crash) = CRASH.get().filter(|_| stop::is_asked()) {
+                (crash.stop)(frame);
+            }
+            cpu::relax();
+        }
+    }
     let again = STAGE.load(Ordering::Relaxed);
     STAGE.store(again + 1, Ordering::Relaxed);
     if again >= 2 {
@@ -116,12 +154,18 @@ fn end(what: fmt::Arguments<'_>, frame: &Frame) -> ! {
     } else {
         println!("\ngranule: panic within a panic: {what}");
     }
+    // Once: a failure on the way is reported, and ends the machine.
+    let crash = CRASH.get().filter(|_| again == 0);
+    let crash = crash.filter(|crash| (crash.prepare)(frame));
     println!(
         "@granule outcome=panic\n@granule reason={}\n@granule end",
         line.text()
     );
     recorder::finish(false);
     console::flush();
+    if let Some(crash) = crash {
+        (crash.enter)();
+    }
     psci::system_off();
     cpu::halt()
 }

@@ -18,6 +18,7 @@ use crate::dev::registry;
 use crate::fatal::refuse;
 use crate::handover::{BootChoice, BootRoots, Handover};
 use crate::kexec::arrive;
+use crate::kexec::crash::vmcore;
 use crate::mm::free_initmem;
 use crate::mm::map::{self, Request};
 use crate::mm::phys_to_virt::KernelPhysToVirt;
@@ -90,7 +91,9 @@ fn boot(
     let mut memory = Memory::new(page_size);
     read_memory(handover, parameters, &mut memory);
     let (placement, randomised) = place(&geometry, handover.kaslr, &mut memory);
+    let dead = vmcore::find(handover, parameters, &mut memory);
     let persist = persist::find(parameters, &mut memory);
+    let crash = kexec::crash::reserve::reserve(parameters, &mut memory);
     // SAFETY: the image is mapped at its distance. The linear map's distance is set before a table there is
     // used.
     let phys_to_virt = unsafe {
@@ -210,6 +213,7 @@ fn boot(
         handover,
         &memory,
         persist.map(|persist| persist.extent()),
+        crash,
         parameters,
     );
     drop(tables);
@@ -240,6 +244,9 @@ fn boot(
     kernel_tables::begin(&request);
     pagealloc::invalidate_free_pages();
     merge::configure(parameters.merges_when_idle);
+    if let Some(dead) = dead {
+        vmcore::begin(dead);
+    }
     if let Some(pool) = parameters.guard {
         module::guard::begin(pool, request.guard.clone());
     }

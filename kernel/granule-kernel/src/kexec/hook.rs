@@ -20,6 +20,8 @@ pub(crate) struct KexecHook {
     pub(crate) before_check: fn(&Kernel, &Loaded),
     /// Called after the last check, before the jump.
     pub(crate) before_jump: fn(&Loaded),
+    /// Called once a crash kernel is loaded.
+    pub(crate) crash_is_loaded: fn(),
     /// An interrupt to report as still enabled.
     pub(crate) loud: fn() -> Option<u32>,
 }

@@ -17,12 +17,12 @@ use crate::task::owned::Array;
 use crate::task::random;
 use arrayvec::ArrayVec;
 use core::fmt::Write;
-use granule::arch::PhysicalAddress;
+use granule::arch::{PageSize, PhysicalAddress};
 use granule_boot::kaslr::{Purpose, Seed};
 use granule_boot::words;
 use granule_kcore::kexec::MOST_COMMAND_LINE;
 use granule_kcore::kexec::handoff_note::NAMES;
-use granule_kcore::kexec::next_tree::{self, Changes, SEED_BYTES, Seeds};
+use granule_kcore::kexec::next_tree::{self, Changes, Crash, SEED_BYTES, Seeds};
 use granule_kcore::line::Line;
 use granule_kexec::image::IMAGE_ALIGN;
 use granule_kexec::{
@@ -30,7 +30,7 @@ use granule_kexec::{
     Segment, TREE_BLOCK, Way, check_boot, check_places, find_place, near, reached,
 };
 
-type Segments<'a> = ArrayVec<Segment<'a>, MOST_SEGMENTS>;
+pub(super) type Segments<'a> = ArrayVec<Segment<'a>, MOST_SEGMENTS>;
 
 /// The search for places considers free blocks of at least this size, and at most this many free
 /// ranges. If memory has more ranges, a place may be found at a higher address than necessary.
@@ -43,42 +43,48 @@ const MOST_TRIES: u32 = 64;
 
 /// Where segments may lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Where {
+pub(super) enum Where {
     /// In free memory, so that no copy is needed.
     Free,
     /// Over this kernel and its programs too.
     Anywhere,
+    /// In the memory of a crash kernel.
+    Crash(PhysRange),
 }
 
 pub(super) fn load(request: &Request<'_>) -> Result<Loaded, Refused> {
+    with_loader(request, |loader| match request.copy {
+        // Copies take pages of their own. Free places would hold as many pages again, so the segments go
+        // over memory in use.
+        true => loader.run(Where::Anywhere),
+        false => loader.run(Where::Free).or_else(|why| {
+            if why.wants_memory() {
+                loader.run(Where::Anywhere)
+            } else {
+                Err(why)
+            }
+        }),
+    })
+}
+
+/// Calls `work` with what each load begins with: the image was checked, and the command line is known.
+pub(super) fn with_loader<R>(
+    request: &Request<'_>,
+    work: impl FnOnce(&Loader<'_>) -> Result<R, Refused>,
+) -> Result<R, Refused> {
     let unnoted = "memory is in too many pieces, or the device tree cannot be read";
     let machine = machine().ok_or(Refused::Machine(unnoted))?;
     let kernel = kernel_tables::kernel().ok_or(Refused::Machine(unnoted))?;
     let header = ImageHeader::read(request.kernel)?;
     header.check(&machine.cpu)?;
     let line = command_line(machine, request.command_line)?;
-    let attempt = |at| {
-        Loader {
-            machine,
-            kernel,
-            header: &header,
-            request,
-            line: &line,
-        }
-        .run(at)
-    };
-    match request.copy {
-        // Copies take pages of their own. Free places would hold as many pages again, so the segments go
-        // over memory in use.
-        true => attempt(Where::Anywhere),
-        false => attempt(Where::Free).or_else(|why| {
-            if why.wants_memory() {
-                attempt(Where::Anywhere)
-            } else {
-                Err(why)
-            }
-        }),
-    }
+    work(&Loader {
+        machine,
+        kernel,
+        header: &header,
+        request,
+        line: &line,
+    })
 }
 
 /// The next kernel's command line: the requested line, preceded by `granule.persist=` for the memory
@@ -109,18 +115,18 @@ fn command_line(machine: &MachineFacts, asked: &[u8]) -> Result<Array<u8>, Refus
     Ok(line)
 }
 
-struct Loader<'a> {
-    machine: &'static MachineFacts,
-    kernel: &'static Kernel,
+pub(super) struct Loader<'a> {
+    pub(super) machine: &'static MachineFacts,
+    pub(super) kernel: &'static Kernel,
     header: &'a ImageHeader,
-    request: &'a Request<'a>,
+    pub(super) request: &'a Request<'a>,
     line: &'a [u8],
 }
 
 /// A device tree not yet copied to its place.
-struct Tree {
+pub(super) struct Tree {
     bytes: Array<u8>,
-    used: usize,
+    pub(super) used: usize,
 }
 
 impl Loader<'_> {
@@ -129,7 +135,7 @@ impl Loader<'_> {
         let seeds = seeds(self.machine.seed);
         // Measures the tree before any place is known: its length does not depend on the places.
         let nowhere = self.request.initrd.map(|_| PhysRange::default());
-        let mut tree = self.tree(nowhere, PhysRange::default(), seeds)?;
+        let mut tree = self.tree(nowhere, Some(PhysRange::default()), None, seeds)?;
         // Allocate all bookkeeping first: no allocation may come between reading the free memory and
         // taking the places.
         let mut held = Held::new()?;
@@ -156,12 +162,12 @@ impl Loader<'_> {
         let initrd = initrd.map(|it| PhysRange::new(it.destination, it.bytes));
         // Drop the measured tree last: its storage may lie in a segment's place, and another allocation
         // would take that memory.
-        let measured = core::mem::replace(&mut tree, self.tree(initrd, note, seeds)?);
+        let measured = core::mem::replace(&mut tree, self.tree(initrd, Some(note), None, seeds)?);
         next_tree::same_length(measured.used, tree.used)?;
 
         pages::fill(&[note], &[]);
         pages::put_code(code);
-        let mut payload = [PayloadSegment::default(); MOST_SEGMENTS];
+        let mut payload = [PayloadSegment::default(); NAMES.len()];
         for ((segment, runs), in_place) in segments.iter_mut().zip(&runs).zip(&in_place) {
             let bytes = self.bytes_of(segment.name, &tree);
             segment.pages = runs.all();
@@ -213,7 +219,7 @@ impl Loader<'_> {
         Ok(loaded)
     }
 
-    fn bytes_of<'s>(&'s self, name: &str, tree: &'s Tree) -> &'s [u8] {
+    pub(super) fn bytes_of<'s>(&'s self, name: &str, tree: &'s Tree) -> &'s [u8] {
         match name {
             KERNEL => self.request.kernel,
             INITRD => self.request.initrd.unwrap_or_default(),
@@ -222,10 +228,11 @@ impl Loader<'_> {
     }
 
     /// The device tree for the next kernel, which names the initramfs and the note.
-    fn tree(
+    pub(super) fn tree(
         &self,
         initrd: Option<PhysRange>,
-        note: PhysRange,
+        note: Option<PhysRange>,
+        crash: Option<Crash>,
         seeds: Seeds,
     ) -> Result<Tree, Refused> {
         let why = "its device tree is not in RAM that is mapped";
@@ -234,7 +241,9 @@ impl Loader<'_> {
             command_line: self.line,
             initrd,
             note,
-            kept: self.machine.kept(),
+            crash,
+            // A crash kernel's memory has none of it.
+            kept: crash.map_or(self.machine.kept(), |_| &[]),
             old,
             seeds,
         };
@@ -246,7 +255,7 @@ impl Loader<'_> {
     }
 
     /// The place of each segment. No segment has pages yet.
-    fn places(&self, tree_bytes: u64, at: Where) -> Result<Segments<'static>, Refused> {
+    pub(super) fn places(&self, tree_bytes: u64, at: Where) -> Result<Segments<'static>, Refused> {
         let page = self.kernel.geometry.page_size();
         let mut free = Runs::with_room(MOST_FREE)?;
         let mut free = Ranges::new(free.slots());
@@ -256,13 +265,20 @@ impl Loader<'_> {
                 let _ = free.insert(PhysRange::new(start.0, bytes));
             });
         }
-        let all = self.machine.memory_map(page, self.machine.kept());
+        let crash;
+        let all = match at {
+            Where::Crash(memory) => {
+                crash = memory;
+                only(page, &crash)
+            }
+            _ => self.machine.memory_map(page, self.machine.kept()),
+        };
         let memory_map = match at {
             Where::Free => MemoryMap {
                 ram: free.all(),
                 ..all
             },
-            Where::Anywhere => all,
+            Where::Anywhere | Where::Crash(_) => all,
         };
         let mut segments = Segments::new();
         for name in NAMES {
@@ -439,7 +455,7 @@ impl Loader<'_> {
 /// Random seeds, drawn once so that the measured tree and the written tree have the same length. Where nothing has
 /// seeded the generator, a seed for addresses comes from the seed that this kernel was given; without either there is
 /// none, for the next kernel must not take a number for secret that a reader of the counter can guess.
-fn seeds(own: Option<Seed>) -> Seeds {
+pub(super) fn seeds(own: Option<Seed>) -> Seeds {
     let mut rng = [0; SEED_BYTES];
     let mut kaslr = [0; 8];
     random::fill(&mut rng);
@@ -452,8 +468,18 @@ fn seeds(own: Option<Seed>) -> Seeds {
     }
 }
 
+/// The map of a machine that has `memory` alone.
+pub(super) const fn only(page: PageSize, memory: &PhysRange) -> MemoryMap<'_> {
+    MemoryMap {
+        page,
+        ram: core::slice::from_ref(memory),
+        reserved: &[],
+        kept: &[],
+    }
+}
+
 const KERNEL: &str = NAMES[0];
-const INITRD: &str = NAMES[1];
+pub(super) const INITRD: &str = NAMES[1];
 
 /// The pages for a segment's bytes, in order: pages in place, and other pages for the gaps between them.
 fn complete(

@@ -34,6 +34,8 @@ pub(crate) struct MachineFacts {
     kept: ArrayVec<PhysRange, 2>,
     /// The range of `kept` that the command line names.
     pub(super) persist: Option<PhysRange>,
+    /// The memory for a crash kernel; `reserved` includes it.
+    pub(crate) crash: Option<PhysRange>,
     /// The machine's device tree, if it lies in mapped RAM.
     tree: Option<PhysRange>,
     /// Whether the machine began at EL2 and this kernel runs at EL1.
@@ -62,6 +64,7 @@ pub(crate) fn begin(
     handover: &Handover,
     memory: &Memory,
     persist: Option<PhysRange>,
+    crash: Option<PhysRange>,
     parameters: &Parameters<'_>,
 ) {
     // Built in place: copies on the way there would take much of the boot's stack.
@@ -77,6 +80,7 @@ pub(crate) fn begin(
             unmapped: Extents::new(),
             kept: kept.into_iter().flatten().collect(),
             persist,
+            crash,
             tree: None,
             returns_to_el2: entry.entry_el == 2 && entry.run_el == 1,
             options: parameters.kexec,
@@ -111,6 +115,7 @@ pub(crate) fn begin(
             listed
         });
         let tree = PhysRange::new(entry.dtb, handover.tree.bytes);
+        fits &= crash.is_none_or(|crash| machine.reserved.try_push(crash).is_ok());
         let in_ram = machine.ram.iter().any(|bank| bank.holds(&tree));
         machine.tree = in_ram.then_some(tree);
         machine.is_whole = fits && listed.is_ok();
@@ -132,6 +137,24 @@ impl MachineFacts {
     /// Ranges that the next kernel must find unchanged, apart from the note.
     pub(super) fn kept(&self) -> &[PhysRange] {
         &self.kept
+    }
+
+    /// Calls `each` with all RAM that is mapped and not the crash kernel's: what its core contains.
+    pub(super) fn each_dumped(&self, mut each: impl FnMut(PhysRange)) {
+        for bank in &self.ram {
+            let (mut at, end) = (bank.start, bank.start + bank.bytes);
+            while at < end {
+                let holes = self.unmapped.iter().chain(&self.crash);
+                let next = holes.filter(|hole| hole.end().is_some_and(|last| last > at));
+                let next = next.min_by_key(|hole| hole.start);
+                let hole = next.copied().unwrap_or(PhysRange::new(end, 0));
+                let until = hole.start.clamp(at, end);
+                if until > at {
+                    each(PhysRange::new(at, until - at));
+                }
+                at = hole.end().unwrap_or(end).max(until);
+            }
+        }
     }
 
     /// The memory that segments may use. `kept` includes the ranges of `Self::kept`.

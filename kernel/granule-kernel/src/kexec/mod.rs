@@ -60,6 +60,7 @@
 //! `granule.persist=` are in the tree's memory reservations, so that a Linux keeps off them too.
 
 pub(crate) mod arrive;
+pub(crate) mod crash;
 pub(crate) mod hook;
 pub(crate) mod leave;
 pub(crate) mod load;

@@ -19,8 +19,8 @@ use granule_kexec::{
     Segment, Transition, Way, relocate,
 };
 
-/// Segments: kernel, initramfs, device tree.
-pub(super) const MOST_SEGMENTS: usize = NAMES.len();
+/// Segments: kernel, initramfs, device tree, and of a crash kernel the header of the core.
+pub(super) const MOST_SEGMENTS: usize = NAMES.len() + 1;
 
 pub(crate) fn page_bytes() -> u64 {
     kernel_tables::kernel().map_or(0, kernel_tables::Kernel::page)
@@ -89,6 +89,8 @@ pub(crate) struct Held {
     own: Runs,
     aside: Runs,
     places: ArrayVec<PhysRange, MOST_SEGMENTS>,
+    /// The only source of pages, if there is one: memory that is never freed.
+    range: Option<PhysRange>,
 }
 
 impl Held {
@@ -98,7 +100,20 @@ impl Held {
             own: Runs::new()?,
             aside: Runs::new()?,
             places: ArrayVec::new(),
+            range: None,
         })
+    }
+
+    /// A value whose pages come from the end of a range that the caller owns, and stay taken.
+    pub(super) fn of_range(range: PhysRange) -> Result<Self, NoMemory> {
+        let mut held = Self::new()?;
+        held.range = Some(range);
+        Ok(held)
+    }
+
+    /// What is left of the range.
+    pub(super) fn left(&self) -> PhysRange {
+        self.range.unwrap_or_default()
     }
 
     /// Sets the segments' places, which later allocations avoid.
@@ -136,6 +151,12 @@ impl Held {
 
     /// Takes at least one page and at most `most` bytes, in one run outside the places.
     pub(super) fn take(&mut self, most: u64) -> Result<PhysRange, NoMemory> {
+        if let Some(range) = &mut self.range {
+            let bytes = most.min(range.bytes);
+            range.bytes -= bytes;
+            let taken = PhysRange::new(range.start + range.bytes, bytes);
+            return if bytes > 0 { Ok(taken) } else { Err(NoMemory) };
+        }
         loop {
             let run = pages::allocate_run(most / page_bytes().max(1))?;
             let taken = PhysRange::new(run.0.0, run.1 * page_bytes());
@@ -294,8 +315,8 @@ pub(super) fn fill(pages: &[PhysRange], bytes: &[u8]) -> u64 {
         let Some(start) = pointer(PhysicalAddress(run.start)) else {
             continue;
         };
-        // SAFETY: `Held` took these pages; the linear map maps them writable, and nothing else uses
-        // them.
+        // SAFETY: `Held` took these pages, or they are reserved for a crash kernel that is not loaded yet; the
+        // linear map maps them writable, and nothing else uses them.
         let to = unsafe { core::slice::from_raw_parts_mut(start.as_ptr(), run.bytes as usize) };
         let (piece, behind) = rest.split_at(rest.len().min(to.len()));
         let (head, tail) = to.split_at_mut(piece.len());
@@ -303,6 +324,20 @@ pub(super) fn fill(pages: &[PhysRange], bytes: &[u8]) -> u64 {
         tail.fill(0);
         digest.bytes(piece);
         rest = behind;
+    }
+    digest.value()
+}
+
+/// The digest of the first `bytes` bytes of a range.
+///
+/// # Safety
+///
+/// The range is this kernel's, and nothing writes to it meanwhile.
+pub(super) unsafe fn digest(range: &PhysRange, bytes: u64) -> u64 {
+    let mut digest = Digest::new();
+    if let Some(start) = pointer(PhysicalAddress(range.start)) {
+        // SAFETY: the linear map shows it, and the caller answers for the rest.
+        digest.bytes(unsafe { core::slice::from_raw_parts(start.as_ptr(), bytes as usize) });
     }
     digest.value()
 }

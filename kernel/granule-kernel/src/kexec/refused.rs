@@ -32,10 +32,14 @@ pub(crate) enum Call {
         error: Errno,
     },
     #[error(
-        "kexec_file_load has flags {flags:#x}, of which only 0x1 (unload), 0x4 (no initramfs), \
-         0x8 (debug) and 0x10 (copy all) are there: leave the others out"
+        "kexec_file_load has flags {flags:#x}, of which only 0x1 (unload), 0x2 (crash kernel), \
+         0x4 (no initramfs), 0x8 (debug) and 0x10 (copy all) are there: leave the others out"
     )]
     Flags { flags: u64 },
+    #[error(
+        "no memory is reserved for a crash kernel: boot with crashkernel=SIZE, as in crashkernel=256M"
+    )]
+    NoCrashMemory,
     /// The numbers do not confirm each other, or name another command.
     #[error(
         "reboot has magic {magic:#x}, {second:#x} and command {command:#x}: expected 0xfee1dead, \
@@ -89,6 +93,7 @@ impl Refused {
             Self::Segment(Refusal::OutOfPages { .. })
             | Self::Transition(TransitionError::Refused(Refusal::OutOfPages { .. }))
             | Self::Memory { .. } => Errno::ENOMEM,
+            Self::Call(Call::NoCrashMemory) => Errno::EADDRNOTAVAIL,
             Self::Machine(_) => Errno::EOPNOTSUPP,
             Self::Busy => Errno::EBUSY,
             Self::Call(Call::Address { error, .. } | Call::File { error, .. }) => *error,

@@ -3,7 +3,7 @@
 use super::leave;
 use super::messages::{self, Subject};
 use super::refused::{Call, Refused};
-use super::{Busy, Request, load as load_kernel, unload, with_loaded};
+use super::{Busy, Request, crash, load as load_kernel, unload, with_loaded};
 use crate::dev::console::println;
 use crate::task::next_kernel::{Arguments, CallResult, NextKernel};
 use crate::task::owned::Array;
@@ -17,6 +17,7 @@ use granule_linux_abi::files::kexec::Kexec as Shown;
 use granule_linux_abi::files::open::What;
 
 const UNLOAD: u64 = 1;
+const ON_CRASH: u64 = 2;
 const NO_INITRAMFS: u64 = 4;
 /// The flag of Linux for more messages. This kernel always prints them, so the flag changes nothing.
 const DEBUG: u64 = 8;
@@ -37,19 +38,23 @@ pub(crate) const NEXT_KERNEL: NextKernel = NextKernel {
     },
 };
 
-/// `kexec_file_load`. The flag for a crash kernel is refused: a panic does not start another kernel.
+/// `kexec_file_load`.
 fn load(
     current: &mut Current<'_>,
     [kernel, initrd, line_bytes, line, flags, _]: Arguments,
 ) -> CallResult {
-    if flags & !(UNLOAD | NO_INITRAMFS | DEBUG | NO_CMA) != 0 {
+    if flags & !(UNLOAD | ON_CRASH | NO_INITRAMFS | DEBUG | NO_CMA) != 0 {
         return Err(refuse(&Call::Flags { flags }.into()));
     }
     let Some(busy) = Busy::take() else {
         return Err(refuse(&Refused::Busy));
     };
     if flags & UNLOAD != 0 {
-        unload(&busy);
+        if flags & ON_CRASH != 0 {
+            crash::unload(&busy);
+        } else {
+            unload(&busy);
+        }
         publish(current);
         return Ok(0);
     }
@@ -65,7 +70,11 @@ fn load(
         command_line: text.split_last().map_or(&[], |(_, line)| line),
         copy: flags & NO_CMA != 0,
     };
-    let loaded = load_kernel(&busy, &request);
+    let loaded = if flags & ON_CRASH != 0 {
+        crash::load(&busy, &request)
+    } else {
+        load_kernel(&busy, &request)
+    };
     publish(current);
     loaded.map_err(|why| refuse(&why))?;
     Ok(0)

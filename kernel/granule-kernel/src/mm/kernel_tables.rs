@@ -27,7 +27,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule::arch::bbm::BbmLevel;
 use granule::arch::tlbi::TlbCapabilities;
-use granule::arch::{AnyPage, VirtualAddress};
+use granule::arch::{AnyPage, PhysicalAddress, VirtualAddress};
 use granule::table::{Leaves, TableError, lock_free};
 use granule_kcore::deferred_tlbi::DeferredTlbi;
 use granule_kcore::frames::Frame;
@@ -193,6 +193,20 @@ pub(crate) fn apart<'a>(kernel: &'a Kernel, counters: &'a Counters) -> KernelEnv
         KernelTableAllocator::Pages(table_pages(kernel)),
         Flush::Now,
     )
+}
+
+/// The same with pages from a range, each of which is used once.
+pub(crate) fn apart_in<'a>(
+    kernel: &'a Kernel,
+    counters: &'a Counters,
+    range: Range<u64>,
+) -> KernelEnvironment<'a> {
+    let allocator = KernelTableAllocator::Range {
+        next: PhysicalAddress(range.start),
+        end: PhysicalAddress(range.end),
+        page: kernel.page(),
+    };
+    kernel.environment(counters, allocator, Flush::Now)
 }
 
 /// Opens the kernel's tables without their lock, for a self-test that waits for other CPUs while it changes a

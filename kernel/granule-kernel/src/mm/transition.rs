@@ -5,7 +5,7 @@
 
 use super::kernel_tables::{self, Kernel};
 use core::mem::ManuallyDrop;
-use core::ops::Deref;
+use core::ops::{Deref, Range};
 use granule_kexec::{Needs, Transition, TransitionError};
 use granule_trace::recorder::Counters;
 
@@ -15,6 +15,16 @@ pub(crate) struct TransitionTables {
     transition: ManuallyDrop<Transition>,
     count: u64,
     kernel: &'static Kernel,
+}
+
+/// Builds tables that are never freed, of whole pages of `range`, which the caller owns.
+pub(crate) fn build_in(
+    kernel: &Kernel,
+    needs: &Needs<'_>,
+    range: Range<u64>,
+) -> Result<Transition, TransitionError> {
+    let counters = Counters::new();
+    granule_kexec::build(kernel_tables::apart_in(kernel, &counters, range), needs)
 }
 
 impl TransitionTables {

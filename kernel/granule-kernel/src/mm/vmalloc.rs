@@ -61,6 +61,38 @@ fn keep(bytes: u64) -> Option<u64> {
     })
 }
 
+/// Calls `look` with memory that is not this kernel's, mapped read-only meanwhile: whole pages from `first` on. `None` if
+/// there is no room or no memory for tables.
+pub(crate) fn with_mapped<R>(
+    first: PhysicalAddress,
+    bytes: u64,
+    look: impl FnOnce(&[u8]) -> R,
+) -> Option<R> {
+    let at = keep(bytes)?;
+    let start = VirtualAddress(at);
+    let attributes = Attributes::normal(Permissions::READ);
+    let mapped = kernel_tables::change(Flush::Now, |_, _, tree| {
+        tree.map(start, first, bytes, attributes, Leaves::PAGES)?;
+        walker::assume_visible(tree, start, bytes);
+        Ok::<(), TableError>(())
+    });
+    let result = matches!(mapped, Some(Ok(()))).then(|| {
+        let memory = core::ptr::with_exposed_provenance(at as usize);
+        // SAFETY: it was just mapped, in room that `keep` gave to nobody else, and is unmapped below alone. The caller
+        // answers for the memory: any bytes are valid.
+        look(unsafe { core::slice::from_raw_parts(memory, bytes as usize) })
+    });
+    let unmapped = result.is_none()
+        || kernel_tables::change(Flush::Now, |_, _, tree| {
+            walker::unmap(tree, start, bytes).is_ok()
+        }) == Some(true);
+    // Room that is still mapped is not used again.
+    if unmapped {
+        AREAS.with(|areas| areas.retain(|area| area.start != at));
+    }
+    result
+}
+
 /// Zeroed memory in an area of its own, writable and not executable at first. Freed on drop.
 #[derive(Debug)]
 pub(crate) struct Area {

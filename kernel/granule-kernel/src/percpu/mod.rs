@@ -10,6 +10,7 @@
 //! nothing runs at EL1 beside this kernel. So the vectors do not depend on the exception level.
 
 pub(crate) mod stacks;
+pub(crate) mod stop;
 
 use crate::arch::{cpu, image};
 use core::mem::offset_of;

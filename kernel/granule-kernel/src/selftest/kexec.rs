@@ -3,6 +3,7 @@
 
 #![allow(unsafe_code, reason = "the next kernel's tables, which no CPU walks")]
 
+use super::crash;
 use crate::dev::console::println;
 use crate::kexec::hook::KexecHook;
 use crate::kexec::loaded::Loaded;
@@ -62,6 +63,7 @@ pub(super) static DAMAGE: KexecHook = KexecHook {
             leave_on();
         }
     },
+    crash_is_loaded: crash::run,
     loud: || words().loud.map(|number| number as u32),
 };
 

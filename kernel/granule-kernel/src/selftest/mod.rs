@@ -14,6 +14,7 @@
 //! | `granule.test=copies` | [`copies`] |
 //! | `granule.test=needs-4k` and its like | [`drivers`] |
 //! | `granule.test=kexec:` | [`kexec`] |
+//! | `granule.crash=` | [`crash`] |
 //! | `granule.test=alloc-failure` | [`alloc_failure`] |
 //! | every boot of that image | [`aliases`] |
 //! | `granule.test=stacks` | [`stacks`] |
@@ -25,6 +26,7 @@ mod alloc_failure;
 mod calls;
 mod conflict;
 mod copies;
+mod crash;
 mod drivers;
 mod early_walk;
 mod failures;
@@ -57,6 +59,7 @@ pub(crate) fn install() {
     BOOT.install(&BootHook {
         console_is_up: |parameters| {
             kexec::note(parameters);
+            crash::note(parameters);
             failures::run(parameters);
         },
         counter_is_up: failures::count,

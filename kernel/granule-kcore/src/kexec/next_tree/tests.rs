@@ -61,7 +61,8 @@ fn changes() -> Changes<'static> {
     Changes {
         command_line: b"new words of the next one",
         initrd: Some(PhysRange::new(0x1_4500_0000, 0x777)),
-        note: NOTE,
+        note: Some(NOTE),
+        crash: None,
         kept: &KEPT,
         old: OLD,
         seeds: Seeds {
@@ -91,6 +92,40 @@ fn rewritten(old: &[u8], changes: &Changes<'_>) -> Vec<u8> {
 fn value<'a>(tree: &Fdt<'a>, path: &str, name: &str) -> Option<Vec<u8>> {
     let node = tree.find_node(path)?;
     Some(node.property(name)?.value().to_vec())
+}
+
+#[test]
+fn a_crash_kernel_has_memory_and_the_header_of_a_core() {
+    let crash = Crash {
+        usable: PhysRange::new(0x5000_0000, 0x1000_0000),
+        header: PhysRange::new(0x5f00_0000, 0x1_0000),
+    };
+    let changes = Changes {
+        note: None,
+        crash: Some(crash),
+        ..changes()
+    };
+    let new = rewritten(&tree(), &changes);
+    let read = Fdt::new(&new).unwrap();
+    let chosen = |name| value(&read, "/chosen", name);
+    let cells = |range: PhysRange| {
+        let bytes = (range.bytes as u32).to_be_bytes();
+        Some([&range.start.to_be_bytes()[..], &bytes].concat())
+    };
+    assert_eq!(chosen("linux,usable-memory-range"), cells(crash.usable));
+    assert_eq!(chosen("linux,elfcorehdr"), cells(crash.header));
+    assert_eq!(chosen(note::PROPERTY), None);
+    assert_eq!(read.find_node("/chosen").unwrap().properties().count(), 8);
+    let mut reserved = read.memory_reservations();
+    assert!(reserved.any(|it| (it.address(), it.size()) == (0x5f00_0000, 0x1_0000)));
+    // A root without cells has one for a length.
+    let usable = PhysRange::new(0x5000_0000, 1 << 32);
+    let changes = Changes {
+        crash: Some(Crash { usable, ..crash }),
+        ..changes
+    };
+    let refused = write(&tree(), &changes, &mut [0; 4096]);
+    assert_eq!(refused, Err(NextTreeError::Cells(usable)));
 }
 
 #[test]
@@ -178,7 +213,7 @@ fn it_is_as_long_wherever_things_are() {
         for note in notes {
             let elsewhere = Changes {
                 initrd: Some(PhysRange::default()),
-                note: PhysRange::new(note.0, note.1),
+                note: Some(PhysRange::new(note.0, note.1)),
                 ..changes()
             };
             assert_eq!(rewritten(&old, &elsewhere).len(), long, "{note:x?}");

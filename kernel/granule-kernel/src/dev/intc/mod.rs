@@ -12,7 +12,7 @@ mod registers;
 pub(crate) use common::{Error, StillOn};
 
 use crate::dev::driver::Driver;
-use crate::percpu::PerCpu;
+use crate::percpu::{self, PerCpu};
 use arm_gic::IntId;
 use arrayvec::ArrayVec;
 use core::ops::Range;
@@ -143,6 +143,30 @@ pub(crate) fn send(cpus: CpuSet) {
 /// Sends the call interrupt to one CPU, as [`send`] does.
 pub(crate) fn send_to(cpu: usize) {
     send_each(core::iter::once(cpu));
+}
+
+/// The interrupt by which a CPU that panics stops the others: an SGI that nothing else uses.
+const STOP: u32 = 1;
+
+/// Lets this CPU take the interrupt to stop. Nothing here waits for a lock.
+pub(crate) fn allow_stop() {
+    match kind() {
+        GIC_V2 => v2::allow_stop(),
+        GIC_V3 => v3::allow_stop(percpu::this()),
+        // Its mailboxes are the calls'.
+        _ => {}
+    }
+}
+
+/// Sends the interrupt to stop to `cpus`, which have allowed it. Nothing here waits for a lock.
+pub(crate) fn send_stop(cpus: CpuSet) {
+    granule::hw::dsb_ishst();
+    match kind() {
+        GIC_V2 => v2::send_stop(cpus.iter()),
+        GIC_V3 => v3::send_stop(cpus.iter()),
+        _ => {}
+    }
+    granule::hw::isb();
 }
 
 fn send_each(cpus: impl Iterator<Item = usize>) {

@@ -3,6 +3,7 @@
 
 #![allow(unsafe_code, reason = "invalid entries that are only its own then")]
 
+use super::super::crash;
 use super::pending::{self, Chosen};
 use crate::arch::cpu;
 use crate::mm::environment::BareEnvironment;
@@ -18,7 +19,7 @@ pub(crate) struct Injection;
 
 impl TableHook for Injection {
     fn is_on(&self) -> bool {
-        pending::is_on()
+        pending::is_on() || crash::counts_stores()
     }
 
     #[cold]
@@ -39,6 +40,7 @@ impl TableHook for Injection {
 
     #[cold]
     fn before_write(&self, table: PhysicalAddress, first: usize, count: usize) {
+        crash::before_store();
         let entry = entry(table, first);
         if pending::concerns(entry, count) || pending::leads(entry, count) {
             pending::mend();
@@ -54,6 +56,7 @@ impl TableHook for Injection {
         descriptor: Descriptor,
         visibility: Visibility,
     ) {
+        crash::before_store();
         // Entries on the path to pending ones may point elsewhere from now on, and their table may be freed.
         if pending::leads(entry(table, index), 1) {
             pending::mend();
@@ -88,6 +91,7 @@ impl TableHook for Injection {
     ) -> usize {
         // SAFETY: the caller keeps the rules of the inner call.
         unsafe {
+            crash::before_store();
             if pending::concerns(entry(table, first), count) {
                 return self.update_each(memory, table, first, count, change, visibility);
             }

@@ -83,12 +83,30 @@ pub(in super::super) fn init_cpu() -> Result<(), Error> {
     Ok(())
 }
 
-pub(in super::super) fn send(cpus: impl Iterator<Item = usize>) {
-    let interfaces = cpus.fold(0, |all, cpu| {
+/// The CPU interfaces of `cpus`, a bit for each.
+fn interfaces(cpus: impl Iterator<Item = usize>) -> u32 {
+    cpus.fold(0, |all, cpu| {
         all | INTERFACE
             .of(cpu)
             .map_or(0, |bit| bit.load(Ordering::Relaxed))
-    });
+    })
+}
+
+/// See [`send_stop`](super::super::send_stop). The driver has a lock, so this writes the register itself.
+pub(in super::super) fn send_stop(cpus: impl Iterator<Item = usize>) {
+    const SGIR: u64 = 0xf00;
+    let [distributor, _] = registers();
+    distributor.write(SGIR, interfaces(cpus) << 16 | super::super::STOP);
+}
+
+/// See [`allow_stop`](super::super::allow_stop).
+pub(in super::super) fn allow_stop() {
+    let [distributor, _] = registers();
+    super::allow_stop(distributor);
+}
+
+pub(in super::super) fn send(cpus: impl Iterator<Item = usize>) {
+    let interfaces = interfaces(cpus);
     let target = SgiTarget::List {
         target_list_filter: SgiTargetListFilter::CPUTargetList,
         target_list: interfaces as u16,

@@ -5,7 +5,7 @@
 
 use super::super::common::{Error, StillOn};
 use super::super::registers::Registers;
-use super::{CALL, timer};
+use super::{CALL, STOP, timer};
 use crate::percpu::{self, PerCpu};
 use arm_gic::gicv3::registers::{Gicd, GicrSgi};
 use arm_gic::gicv3::{
@@ -110,6 +110,25 @@ fn redistributor(affinity: u64) -> Result<NonNull<GicrSgi>, Error> {
 
 /// Sends to `cpus`, ascending: neighbours in one cluster, up to 16, share one write.
 pub(in super::super) fn send(cpus: impl Iterator<Item = usize>) {
+    send_sgi(CALL, cpus);
+}
+
+/// See [`send_stop`](super::super::send_stop).
+pub(in super::super) fn send_stop(cpus: impl Iterator<Item = usize>) {
+    send_sgi(STOP, cpus);
+}
+
+/// See [`allow_stop`](super::super::allow_stop).
+pub(in super::super) fn allow_stop(percpu: &PerCpu) {
+    // The redistributor was found when this CPU was set up.
+    if let Ok(redistributor) = redistributor(percpu.affinity.load(Ordering::Relaxed)) {
+        // SAFETY: this CPU's redistributor, for which `take`'s caller answers.
+        super::allow_stop(unsafe { Registers::at(redistributor.as_ptr() as u64 + SGI_FRAME) });
+    }
+}
+
+#[inline(always)]
+fn send_sgi(id: IntId, cpus: impl Iterator<Item = usize>) {
     let mut cluster = None;
     for cpu in cpus {
         let Some(cpu) = percpu::of(cpu) else {
@@ -121,16 +140,16 @@ pub(in super::super) fn send(cpus: impl Iterator<Item = usize>) {
         cluster = match cluster {
             Some((same, list)) if same == affinity >> 8 => Some((same, list | one)),
             other => {
-                send_to_cluster(other);
+                send_to_cluster(id, other);
                 Some((affinity >> 8, one))
             }
         };
     }
-    send_to_cluster(cluster);
+    send_to_cluster(id, cluster);
 }
 
 /// Sends to CPUs of one cluster: their affinity without Aff0, and a bit for each Aff0.
-fn send_to_cluster(cluster: Option<(u64, u16)>) {
+fn send_to_cluster(id: IntId, cluster: Option<(u64, u16)>) {
     let Some((affinity, target_list)) = cluster else {
         return;
     };
@@ -141,7 +160,7 @@ fn send_to_cluster(cluster: Option<(u64, u16)>) {
         target_list,
     };
     // Fails only for an interrupt that is not an SGI.
-    let _ = GicCpuInterface::send_sgi(CALL, target, SgiTargetGroup::CurrentGroup1);
+    let _ = GicCpuInterface::send_sgi(id, target, SgiTargetGroup::CurrentGroup1);
 }
 
 pub(in super::super) fn acknowledge() -> Option<IntId> {
