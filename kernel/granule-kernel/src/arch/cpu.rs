@@ -273,9 +273,16 @@ pub(crate) fn restore_interrupts(daif: u64) {
     unsafe { asm!("msr daif, {}", in(reg) daif, options(nostack, preserves_flags)) };
 }
 
+/// Unmasks IRQs, and FIQs, which [`mask_interrupts`] does not mask again: see [`unmask_fiqs`].
 pub(crate) fn unmask_interrupts() {
     // SAFETY: the vectors are set, and save every register that they use.
-    unsafe { asm!("msr daifclr, #2", options(nostack, preserves_flags)) };
+    unsafe { asm!("msr daifclr, #3", options(nostack, preserves_flags)) };
+}
+
+/// Unmasks FIQs, by which a CPU that panics stops the others. Nothing returns from one, so it may come anywhere.
+pub(crate) fn unmask_fiqs() {
+    // SAFETY: the vectors are set.
+    unsafe { asm!("msr daifclr, #1", options(nomem, nostack, preserves_flags)) };
 }
 
 /// Waits for an interrupt, masked or not.

@@ -1,6 +1,7 @@
 //! Handles a CPU's interrupts: answers a call from another CPU, or calls the interrupt's handler.
 
 use super::ipi;
+use crate::arch::cpu;
 use crate::dev::{intc, timer};
 
 /// The handler of the timer's interrupt, called with interrupts masked.
@@ -14,6 +15,7 @@ pub(crate) fn on_tick(tick: fn()) {
 /// Handles one interrupt. An interrupt without a handler is an error, with its number. Called by
 /// the vectors, with interrupts masked.
 pub(crate) fn handle() -> Result<(), u32> {
+    cpu::unmask_fiqs();
     // `None`: the interrupt went away after it was signalled.
     let Some(taken) = intc::acknowledge() else {
         return Ok(());

@@ -48,10 +48,6 @@ pub(crate) unsafe fn others(notes: u64, frame: &Frame) -> CpuSet {
     note(frame);
     let others = percpu::online().without(percpu::this().number());
     stop::ask();
-    if !others.is_empty() {
-        intc::send_stop(others);
-        cpu::send_event();
-    }
     let left = || {
         let stopped = STOPPED.load(Ordering::Acquire);
         others
@@ -59,7 +55,15 @@ pub(crate) unsafe fn others(notes: u64, frame: &Frame) -> CpuSet {
             .filter(|number| !stopped.contains(*number))
             .fold(CpuSet::default(), CpuSet::with)
     };
-    wait_for(|| left().is_empty());
+    // An FIQ only where an IRQ does not do: it may come where the registers are not yet what they seem.
+    for hard in [false, true] {
+        let silent = left();
+        if silent.is_empty() || !intc::send_stop(silent, hard) {
+            continue;
+        }
+        cpu::send_event();
+        wait_for(|| left().is_empty());
+    }
     let left = left();
     for number in others.iter().filter(|number| !left.contains(*number)) {
         let affinity = percpu::of(number).map_or(0, |cpu| cpu.affinity.load(Ordering::Relaxed));

@@ -241,7 +241,10 @@ extern "C" fn exception_taken(frame: &mut Frame, vector: u64) {
         fatal(frame, vector);
     }
     if let Err(number) = irq::handle() {
-        panic::interrupt(frame, number);
+        panic::exception(
+            frame,
+            format_args!("interrupt {number}, which nobody asked for"),
+        );
     }
 }
 

@@ -61,25 +61,9 @@ fn panic(info: &PanicInfo<'_>) -> ! {
     }
 }
 
-/// Handles an interrupt that has no handler: the request to stop, or an error.
-pub(crate) fn interrupt(frame: &Frame, number: u32) -> ! {
-    if let Some(crash) = CRASH.get().filter(|_| stop::is_asked()) {
-        (crash.stop)(frame);
-    }
-    exception(
-        frame,
-        format_args!("interrupt {number}, which nobody asked for"),
-    )
-}
-
 /// Reports an exception and ends the kernel. A panic arrives here too, by its BRK.
 pub(crate) fn exception(frame: &Frame, what: fmt::Arguments<'_>) -> ! {
-    if syndrome::is_brk(frame.esr, stop::BRK)
-        && image_address(frame.elr).is_some()
-        && let Some(crash) = CRASH.get()
-    {
-        (crash.stop)(frame);
-    }
+    stop_if_asked(frame);
     if syndrome::is_brk(frame.esr, PANIC_BRK) && image_address(frame.elr).is_some() {
         // SAFETY: only the panic handler runs this BRK, with x0 = its argument, which lies further up the
         // stack.
@@ -120,13 +104,19 @@ impl fmt::Display for Detail {
     }
 }
 
+/// Stops this CPU if another one that panics asks for it: by an interrupt, or by what this CPU finds while it waits.
+/// Whatever brought it here is then in its registers.
+fn stop_if_asked(frame: &Frame) {
+    if let Some(crash) = CRASH.get().filter(|_| stop::is_asked()) {
+        (crash.stop)(frame);
+    }
+}
+
 fn end(what: fmt::Arguments<'_>, frame: &Frame) -> ! {
     if !console::take_over() {
         // Another CPU reports its own panic.
         loop {
-            if let Some(crash) = CRASH.get().filter(|_| stop::is_asked()) {
-                (crash.stop)(frame);
-            }
+            stop_if_asked(frame);
             cpu::relax();
         }
     }

@@ -51,7 +51,10 @@ extern "C" fn user_exception_taken(frame: &mut Frame, vector: u64) {
         }
         IRQ => {
             if let Err(number) = irq::handle() {
-                panic::interrupt(current.frame, number);
+                panic::exception(
+                    current.frame,
+                    format_args!("interrupt {number}, which nobody asked for"),
+                );
             }
         }
         // No program can cause these: an SError of the machine or a secure interrupt.

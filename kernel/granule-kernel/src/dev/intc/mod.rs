@@ -158,15 +158,20 @@ pub(crate) fn allow_stop() {
     }
 }
 
-/// Sends the interrupt to stop to `cpus`, which have allowed it. Nothing here waits for a lock.
-pub(crate) fn send_stop(cpus: CpuSet) {
+/// Sends the interrupt to stop to `cpus`, which have allowed it; the `hard` one is an FIQ, which a CPU takes with IRQs
+/// masked. Returns whether there is such an interrupt. Nothing here waits for a lock.
+pub(crate) fn send_stop(cpus: CpuSet, hard: bool) -> bool {
     granule::hw::dsb_ishst();
-    match kind() {
-        GIC_V2 => v2::send_stop(cpus.iter()),
-        GIC_V3 => v3::send_stop(cpus.iter()),
-        _ => {}
-    }
+    let sent = match (kind(), hard) {
+        (GIC_V2, false) => {
+            v2::send_stop(cpus.iter());
+            true
+        }
+        (GIC_V3, _) => v3::send_stop(cpus.iter(), hard),
+        _ => false,
+    };
     granule::hw::isb();
+    sent
 }
 
 fn send_each(cpus: impl Iterator<Item = usize>) {

@@ -5,7 +5,7 @@
 
 use super::super::common::{Error, StillOn};
 use super::super::registers::Registers;
-use super::{CALL, STOP, timer};
+use super::{CALL, STOP, STOP_HARD, timer};
 use crate::percpu::{self, PerCpu};
 use arm_gic::gicv3::registers::{Gicd, GicrSgi};
 use arm_gic::gicv3::{
@@ -110,12 +110,26 @@ fn redistributor(affinity: u64) -> Result<NonNull<GicrSgi>, Error> {
 
 /// Sends to `cpus`, ascending: neighbours in one cluster, up to 16, share one write.
 pub(in super::super) fn send(cpus: impl Iterator<Item = usize>) {
-    send_sgi(CALL, cpus);
+    send_sgi(CALL, SgiTargetGroup::CurrentGroup1, cpus);
 }
 
 /// See [`send_stop`](super::super::send_stop).
-pub(in super::super) fn send_stop(cpus: impl Iterator<Item = usize>) {
-    send_sgi(STOP, cpus);
+pub(in super::super) fn send_stop(cpus: impl Iterator<Item = usize>, hard: bool) -> bool {
+    if !hard {
+        send_sgi(STOP, SgiTargetGroup::CurrentGroup1, cpus);
+    } else if has_fiqs() {
+        send_sgi(STOP_HARD, SgiTargetGroup::Group0, cpus);
+    }
+    !hard || has_fiqs()
+}
+
+/// GICD_CTLR.DS: there is one security state, as in virtual machines. Group 0 is the kernel's then, and comes as FIQs.
+const ONE_SECURITY_STATE: u32 = 1 << 6;
+/// GICD_CTLR.EnableGrp0, in that state.
+const GROUP_0: u32 = 1;
+
+fn has_fiqs() -> bool {
+    distributor().read(CTLR) & ONE_SECURITY_STATE != 0
 }
 
 /// See [`allow_stop`](super::super::allow_stop).
@@ -123,13 +137,22 @@ pub(in super::super) fn allow_stop(percpu: &PerCpu) {
     // The redistributor was found when this CPU was set up.
     if let Ok(redistributor) = redistributor(percpu.affinity.load(Ordering::Relaxed)) {
         // SAFETY: this CPU's redistributor, for which `take`'s caller answers.
-        super::allow_stop(unsafe { Registers::at(redistributor.as_ptr() as u64 + SGI_FRAME) });
+        let own = unsafe { Registers::at(redistributor.as_ptr() as u64 + SGI_FRAME) };
+        super::allow_stop(own);
+        if has_fiqs() {
+            super::allow_stop_hard(own);
+            let distributor = distributor();
+            distributor.write(CTLR, distributor.read(CTLR) | GROUP_0);
+            distributor.wait(CTLR, DISTRIBUTOR_WRITES);
+            GicCpuInterface::enable_group0(true);
+        }
     }
 }
 
 #[inline(always)]
-fn send_sgi(id: IntId, cpus: impl Iterator<Item = usize>) {
+fn send_sgi(id: IntId, group: SgiTargetGroup, cpus: impl Iterator<Item = usize>) {
     let mut cluster = None;
+    let send = |cluster| send_to_cluster(id, group, cluster);
     for cpu in cpus {
         let Some(cpu) = percpu::of(cpu) else {
             continue;
@@ -140,16 +163,16 @@ fn send_sgi(id: IntId, cpus: impl Iterator<Item = usize>) {
         cluster = match cluster {
             Some((same, list)) if same == affinity >> 8 => Some((same, list | one)),
             other => {
-                send_to_cluster(id, other);
+                send(other);
                 Some((affinity >> 8, one))
             }
         };
     }
-    send_to_cluster(id, cluster);
+    send(cluster);
 }
 
 /// Sends to CPUs of one cluster: their affinity without Aff0, and a bit for each Aff0.
-fn send_to_cluster(id: IntId, cluster: Option<(u64, u16)>) {
+fn send_to_cluster(id: IntId, group: SgiTargetGroup, cluster: Option<(u64, u16)>) {
     let Some((affinity, target_list)) = cluster else {
         return;
     };
@@ -160,7 +183,7 @@ fn send_to_cluster(id: IntId, cluster: Option<(u64, u16)>) {
         target_list,
     };
     // Fails only for an interrupt that is not an SGI.
-    let _ = GicCpuInterface::send_sgi(id, target, SgiTargetGroup::CurrentGroup1);
+    let _ = GicCpuInterface::send_sgi(id, target, group);
 }
 
 pub(in super::super) fn acknowledge() -> Option<IntId> {
@@ -199,9 +222,13 @@ pub(in super::super) fn quiesce_cpu(percpu: &PerCpu) -> Result<(), StillOn> {
     own.check_disabled(0..1, 0)
 }
 
-pub(in super::super) fn quiesce_rest() -> Result<(), StillOn> {
+fn distributor() -> Registers {
     // SAFETY: `take`'s caller answers for the distributor.
-    let distributor = unsafe { Registers::at(DISTRIBUTOR.load(Ordering::Relaxed)) };
+    unsafe { Registers::at(DISTRIBUTOR.load(Ordering::Relaxed)) }
+}
+
+pub(in super::super) fn quiesce_rest() -> Result<(), StillOn> {
+    let distributor = distributor();
     // Affinity routing stays on: turning it off is UNPREDICTABLE.
     distributor.write(CTLR, distributor.read(CTLR) & !GROUPS);
     distributor.wait(CTLR, DISTRIBUTOR_WRITES);
