@@ -45,7 +45,7 @@ pub enum CrashAt {
     Store(u64),
     /// `cpu@N`: on this CPU, in an interrupt.
     Cpu(u64),
-    /// `masked@N`: while this CPU has interrupts masked for ever.
+    /// `masked@N`: while this CPU, or CPU 0 if this one loads, has interrupts masked for ever.
     Masked(u64),
     /// After a byte of the crash kernel was changed.
     Damage,

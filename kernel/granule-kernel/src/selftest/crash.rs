@@ -9,6 +9,7 @@ use crate::kexec::machine::machine;
 use crate::kexec::pages::Words;
 use crate::mm::kernel_tables::{self, Flush, pointer};
 use crate::mm::{pageattr, pages};
+use crate::percpu;
 use core::fmt;
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule::arch::VirtualAddress;
@@ -55,14 +56,23 @@ pub(super) fn run() {
         }
         Some(CrashAt::Store(number)) => change(*number),
         Some(CrashAt::Cpu(number)) => ipi::call(one(*number), &|_| panic!("granule.crash=cpu")),
-        Some(CrashAt::Masked(number)) => ipi::call_while(one(*number), &|_| cpu::halt(), || {
-            // The other CPU needs time to be in its handler.
-            let mut timeout = cpu::timeout(1);
-            while !timeout.is_over(cpu::counter_now()) {
-                cpu::relax();
-            }
-            panic!("granule.crash=masked")
-        }),
+        // The task may run on that CPU.
+        Some(CrashAt::Masked(number)) => ipi::call_while(
+            one(if percpu::this().number() as u64 == *number {
+                0
+            } else {
+                *number
+            }),
+            &|_| cpu::halt(),
+            || {
+                // The other CPU needs time to be in its handler.
+                let mut timeout = cpu::timeout(1);
+                while !timeout.is_over(cpu::counter_now()) {
+                    cpu::relax();
+                }
+                panic!("granule.crash=masked")
+            },
+        ),
         Some(CrashAt::Damage) => {
             let memory = machine().and_then(|machine| machine.crash);
             let at = memory.map_or(0, |memory| memory.start + 0x1000);
