@@ -56,23 +56,14 @@ pub(super) fn run() {
         }
         Some(CrashAt::Store(number)) => change(*number),
         Some(CrashAt::Cpu(number)) => ipi::call(one(*number), &|_| panic!("granule.crash=cpu")),
-        // The task may run on that CPU.
-        Some(CrashAt::Masked(number)) => ipi::call_while(
-            one(if percpu::this().number() as u64 == *number {
-                0
-            } else {
-                *number
-            }),
-            &|_| cpu::halt(),
-            || {
-                // The other CPU needs time to be in its handler.
-                let mut timeout = cpu::timeout(1);
-                while !timeout.is_over(cpu::counter_now()) {
-                    cpu::relax();
-                }
-                panic!("granule.crash=masked")
-            },
-        ),
+        Some(CrashAt::Masked(number)) => ipi::call_while(other(*number), &|_| cpu::halt(), || {
+            // The other CPU needs time to be in its handler.
+            let mut timeout = cpu::timeout(1);
+            while !timeout.is_over(cpu::counter_now()) {
+                cpu::relax();
+            }
+            panic!("granule.crash=masked")
+        }),
         Some(CrashAt::Damage) => {
             let memory = machine().and_then(|machine| machine.crash);
             let at = memory.map_or(0, |memory| memory.start + 0x1000);
@@ -83,6 +74,12 @@ pub(super) fn run() {
             panic!("granule.crash=damage")
         }
     }
+}
+
+/// That CPU, or CPU 0 if the task runs there.
+fn other(number: u64) -> CpuSet {
+    let is_this = percpu::this().number() as u64 == number;
+    one(if is_this { 0 } else { number })
 }
 
 fn one(number: u64) -> CpuSet {
