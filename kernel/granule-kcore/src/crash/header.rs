@@ -14,7 +14,7 @@ use zerocopy::IntoBytes;
 const MOST_TEXT: usize = 1024;
 const TEXT_NAME: &[u8] = b"VMCOREINFO";
 
-/// What a reader of the dead kernel's memory must know.
+/// Facts that a reader of the dead kernel's memory needs.
 #[derive(Clone, Copy, Debug)]
 pub struct DeadKernel {
     /// The version of the kernel.

@@ -8,7 +8,7 @@ use zerocopy::{Immutable, IntoBytes};
 /// Bytes of memory for the notes of one CPU: the note, and the empty one that ends them.
 pub const CPU_BYTES: usize = 512;
 
-/// What the note contains. Only the task's number and the registers have a meaning here.
+/// The note's contents. Only the task's number and the registers have a meaning here.
 #[derive(Immutable, IntoBytes)]
 #[repr(C)]
 struct Status {

@@ -10,9 +10,9 @@
 //! The new tree keeps the properties that leave memory to this kernel (`linux,usable-memory-range`,
 //! `linux,usable-memory`): the memory outside is still another kernel's, for example the dump of a kernel
 //! that crashed. It loses `linux,elfcorehdr` and `linux,ima-kexec-buffer`, because nothing here keeps the
-//! memory that they name. A crash kernel's tree has its own of the first two instead. `kaslr-seed` is fresh, from this kernel's generator and its own seed, and
-//! absent if it has neither; `rng-seed`, which its reader counts as secret, comes from the generator, or is
-//! absent if nothing has seeded that.
+//! memory that they name. A crash kernel's tree has a range and a header of its own. `kaslr-seed` is fresh,
+//! from this kernel's generator and its own seed, and absent if it has neither; `rng-seed`, which its reader
+//! counts as secret, comes from the generator, or is absent if nothing has seeded that.
 
 use super::handoff_note as note;
 use crate::devicetree::child;
@@ -62,7 +62,7 @@ pub struct Changes<'a> {
     pub initrd: Option<PhysRange>,
     /// The note's memory, if there is a note.
     pub note: Option<PhysRange>,
-    /// What only a crash kernel gets.
+    /// The memory of a crash kernel, if the next kernel is one.
     pub crash: Option<Crash>,
     /// Memory that the next kernel must keep, beside the existing reservations.
     pub kept: &'a [PhysRange],

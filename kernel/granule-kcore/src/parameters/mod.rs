@@ -13,10 +13,14 @@ mod self_check;
 mod set_aside;
 #[cfg(any(test, feature = "test-image"))]
 pub mod test;
+mod values;
 
 pub use problem::{Instead, Problem};
 pub use rodata::Rodata;
 pub use self_check::SelfCheck;
+pub(crate) use values::decimal;
+use values::{listed, size};
+
 pub use set_aside::{CrashMemory, GuardPool, MOST_GUARD_PAGES};
 
 use core::ops::Range;
@@ -486,40 +490,6 @@ impl<'a, P: FnMut(Problem<'a>)> Reader<'a, '_, P> {
 pub fn wants_digest(line: &[u8]) -> bool {
     let mut all = listed(words::find(line, b"granule.kexec="));
     all.any(|word| matches!(word, b"digest"))
-}
-
-/// The parts of a value between its commas.
-fn listed(value: Option<&[u8]>) -> impl Iterator<Item = &[u8]> {
-    let parts = value.unwrap_or_default().split(|byte| *byte == b',');
-    parts.filter(|part| !part.is_empty())
-}
-
-/// A number of bytes, decimal or behind 0x hexadecimal, with K, M or G behind it or none of them.
-fn size(text: &[u8]) -> Option<u64> {
-    let (shift, digits) = match text.split_last()? {
-        (b'K' | b'k', digits) => (10, digits),
-        (b'M' | b'm', digits) => (20, digits),
-        (b'G' | b'g', digits) => (30, digits),
-        _ => (0, text),
-    };
-    let number = match digits {
-        [b'0', b'x' | b'X', hexadecimal @ ..] if hexadecimal.iter().all(u8::is_ascii_hexdigit) => {
-            u64::from_str_radix(str::from_utf8(hexadecimal).ok()?, 16).ok()?
-        }
-        _ => decimal(digits)?,
-    };
-    number.checked_mul(1 << shift)
-}
-
-/// A decimal number without any other character.
-pub(crate) fn decimal(text: &[u8]) -> Option<u64> {
-    if text.is_empty() {
-        return None;
-    }
-    text.iter().try_fold(0u64, |number, byte| {
-        let digit = byte.is_ascii_digit().then_some(u64::from(byte & 0xf))?;
-        number.checked_mul(10)?.checked_add(digit)
-    })
 }
 
 #[cfg(test)]

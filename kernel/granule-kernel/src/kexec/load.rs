@@ -5,24 +5,23 @@
 use super::Request;
 use super::hook::KEXEC;
 use super::loaded::{Loaded, PayloadSegment};
-use super::machine::{MachineFacts, machine};
+use super::machine::{MachineFacts, machine, only};
 use super::pages::{self, Held, MOST_SEGMENTS, Runs, Words};
 use super::refused::{Call, Refused};
+use super::seeds::seeds;
 use crate::arch::cpu;
 use crate::arch::sctlr::{SCTLR_EL2_MMU_OFF, SCTLR_MMU_OFF};
 use crate::mm::kernel_tables::{self, Kernel};
 use crate::mm::pages::{NoMemory, each_free_block};
 use crate::mm::transition::TransitionTables;
 use crate::task::owned::Array;
-use crate::task::random;
 use arrayvec::ArrayVec;
 use core::fmt::Write;
-use granule::arch::{PageSize, PhysicalAddress};
-use granule_boot::kaslr::{Purpose, Seed};
+use granule::arch::PhysicalAddress;
 use granule_boot::words;
 use granule_kcore::kexec::MOST_COMMAND_LINE;
 use granule_kcore::kexec::handoff_note::NAMES;
-use granule_kcore::kexec::next_tree::{self, Changes, Crash, SEED_BYTES, Seeds};
+use granule_kcore::kexec::next_tree::{self, Changes, Crash, Seeds};
 use granule_kcore::line::Line;
 use granule_kexec::image::IMAGE_ALIGN;
 use granule_kexec::{
@@ -449,32 +448,6 @@ impl Loader<'_> {
             }
             tries -= 1;
         }
-    }
-}
-
-/// Random seeds, drawn once so that the measured tree and the written tree have the same length. Where nothing has
-/// seeded the generator, a seed for addresses comes from the seed that this kernel was given; without either there is
-/// none, for the next kernel must not take a number for secret that a reader of the counter can guess.
-pub(super) fn seeds(own: Option<Seed>) -> Seeds {
-    let mut rng = [0; SEED_BYTES];
-    let mut kaslr = [0; 8];
-    random::fill(&mut rng);
-    random::fill(&mut kaslr);
-    let own = own.map(|seed| seed.number(Purpose::NextKernel));
-    let is_seeded = random::is_seeded();
-    Seeds {
-        kaslr: (is_seeded || own.is_some()).then(|| u64::from_le_bytes(kaslr) ^ own.unwrap_or(0)),
-        rng: is_seeded.then_some(rng),
-    }
-}
-
-/// The map of a machine that has `memory` alone.
-pub(super) const fn only(page: PageSize, memory: &PhysRange) -> MemoryMap<'_> {
-    MemoryMap {
-        page,
-        ram: core::slice::from_ref(memory),
-        reserved: &[],
-        kept: &[],
     }
 }
 

@@ -167,3 +167,13 @@ impl MachineFacts {
         }
     }
 }
+
+/// The map of a machine that has `memory` alone.
+pub(super) const fn only(page: PageSize, memory: &PhysRange) -> MemoryMap<'_> {
+    MemoryMap {
+        page,
+        ram: core::slice::from_ref(memory),
+        reserved: &[],
+        kept: &[],
+    }
+}

@@ -70,6 +70,7 @@ pub(crate) mod messages;
 pub(crate) mod pages;
 mod quiesce;
 pub(crate) mod refused;
+mod seeds;
 pub(crate) mod syscall;
 pub(crate) mod verify_tables;
 

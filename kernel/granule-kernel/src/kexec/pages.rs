@@ -111,7 +111,7 @@ impl Held {
         Ok(held)
     }
 
-    /// What is left of the range.
+    /// The rest of the range.
     pub(super) fn left(&self) -> PhysRange {
         self.range.unwrap_or_default()
     }

@@ -66,7 +66,7 @@ pub(super) fn run() {
         }),
         Some(CrashAt::Damage) => {
             let memory = machine().and_then(|machine| machine.crash);
-            let at = memory.map_or(0, |memory| memory.start + 0x1000);
+            let at = memory.map_or(0, |memory| memory.start + 0x320);
             if let Some(word) = Words.load(at) {
                 // SAFETY: the word is of the crash kernel, which is to be damaged.
                 unsafe { Words.store(at, !word) };

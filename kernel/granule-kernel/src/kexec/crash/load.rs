@@ -1,9 +1,11 @@
 //! Loads a crash kernel into its memory: segments from the lowest address on, and what enters it at the end.
 
 use super::super::Request;
-use super::super::load::{INITRD, Loader, Where, only, seeds, with_loader};
+use super::super::load::{INITRD, Loader, Where, with_loader};
+use super::super::machine::only;
 use super::super::pages::{self, Held, MOST_SEGMENTS};
 use super::super::refused::{Call, Refused};
+use super::super::seeds::seeds;
 use super::CrashKernel;
 use crate::arch::sctlr::{SCTLR_EL2_MMU_OFF, SCTLR_MMU_OFF};
 use crate::arch::{cpu, image};

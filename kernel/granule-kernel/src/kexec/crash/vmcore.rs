@@ -85,6 +85,7 @@ pub(crate) fn begin(left: Left) {
                 "granule: /proc/vmcore has the {} bytes of the kernel that crashed",
                 file.bytes()
             );
+            println!("@granule crash.core_bytes={}", file.bytes());
             CORE.call_once(|| Core { file, ram });
         }
         Err(error) => println!(
