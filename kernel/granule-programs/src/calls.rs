@@ -31,6 +31,7 @@ pub fn call<const N: usize>(number: u64, arguments: [u64; N]) -> i64 {
 pub const GETCWD: u64 = 17;
 pub const DUP3: u64 = 24;
 pub const IOCTL: u64 = 29;
+pub const MOUNT: u64 = 40;
 pub const MKNODAT: u64 = 33;
 pub const MKDIRAT: u64 = 34;
 pub const CHDIR: u64 = 49;

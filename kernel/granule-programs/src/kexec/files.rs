@@ -4,7 +4,7 @@
 
 use core::fmt;
 
-use granule_programs::calls::{self, CLOSE, HERE, OPENAT, READ, call};
+use granule_programs::calls::{self, CLOSE, HERE, LSEEK, MOUNT, OPENAT, READ, WRITE, call};
 
 /// Bytes of a path, its NUL included, as the kernel takes them.
 const PATH_BYTES: usize = 4096;
@@ -13,14 +13,24 @@ const PATH_BYTES: usize = 4096;
 #[derive(Clone, Copy)]
 pub(crate) struct Errno(pub(crate) i64);
 
+const ENOENT: i64 = 2;
 const ENAMETOOLONG: i64 = 36;
 
+/// Flags of `openat`. What is written is with the device when the call returns.
+const WRITE_ONLY: u64 = 1;
+const DATA_SYNC: u64 = 0o10000;
+
+/// File systems of Linux that an initramfs comes without: the type, and where they are mounted. Here both are there.
+const MOUNTS: [(&core::ffi::CStr, &core::ffi::CStr); 2] =
+    [(c"proc", c"/proc"), (c"devtmpfs", c"/dev")];
+
 /// The errors that the calls of this program can end with.
-const NAMES: [(i64, &str); 24] = [
+const NAMES: [(i64, &str); 26] = [
     (1, "EPERM: not permitted"),
     (2, "ENOENT: there is no such file"),
     (4, "EINTR: interrupted"),
-    (5, "EIO: it cannot be read"),
+    (5, "EIO: the device fails"),
+    (6, "ENXIO: there is no such device"),
     (7, "E2BIG: it is too long"),
     (8, "ENOEXEC: it is not a kernel that can be entered"),
     (9, "EBADF: it cannot be read"),
@@ -36,6 +46,7 @@ const NAMES: [(i64, &str); 24] = [
     (24, "EMFILE: too many files are open"),
     (27, "EFBIG: it is too big"),
     (28, "ENOSPC: there is no room for it"),
+    (30, "EROFS: it can only be read"),
     (36, "ENAMETOOLONG: its name is too long"),
     (38, "ENOSYS: this kernel has no such call"),
     (40, "ELOOP: its path has too many links"),
@@ -57,20 +68,43 @@ pub(crate) fn done(result: i64) -> Result<u64, Errno> {
     u64::try_from(result).map_err(|_| Errno(result.saturating_neg()))
 }
 
-/// A file that is open for reading; closed with its owner.
+/// An open file; closed with its owner.
 pub(crate) struct File {
     pub(crate) descriptor: u64,
 }
 
 impl File {
     pub(crate) fn open(path: &[u8]) -> Result<Self, Errno> {
+        Self::open_with(path, 0)
+    }
+
+    pub(crate) fn open_to_write(path: &[u8]) -> Result<Self, Errno> {
+        Self::open_with(path, WRITE_ONLY | DATA_SYNC)
+    }
+
+    /// Opens a file. The first process of Linux mounts the file system that it is to be in first.
+    fn open_with(path: &[u8], flags: u64) -> Result<Self, Errno> {
+        let opened = Self::open_now(path, flags);
+        let in_it = |(_, at): &&(_, &core::ffi::CStr)| path.starts_with(at.to_bytes());
+        if let Err(Errno(ENOENT)) = opened
+            && let Some((kind, at)) = MOUNTS.iter().find(in_it)
+            && call(calls::GETPID, []) == 1
+        {
+            let (kind, at) = (kind.as_ptr() as u64, at.as_ptr() as u64);
+            done(call(MOUNT, [kind, at, kind])).or(Err(Errno(ENOENT)))?;
+            return Self::open_now(path, flags);
+        }
+        opened
+    }
+
+    fn open_now(path: &[u8], flags: u64) -> Result<Self, Errno> {
         let mut name = [0u8; PATH_BYTES];
         // Its last byte stays, as the NUL.
         let Some(room) = name[..PATH_BYTES - 1].get_mut(..path.len()) else {
             return Err(Errno(ENAMETOOLONG));
         };
         room.copy_from_slice(path);
-        let descriptor = call(OPENAT, [HERE, name.as_ptr() as u64]);
+        let descriptor = call(OPENAT, [HERE, name.as_ptr() as u64, flags]);
         done(descriptor).map(|descriptor| Self { descriptor })
     }
 
@@ -85,6 +119,17 @@ impl File {
             0,
         ];
         done(call(READ, arguments)).map(|bytes| bytes as usize)
+    }
+
+    /// Writes all bytes from this byte of the file on.
+    pub(crate) fn write_at(&mut self, at: u64, mut bytes: &[u8]) -> Result<(), Errno> {
+        done(call(LSEEK, [self.descriptor, at]))?;
+        while !bytes.is_empty() {
+            let arguments = [self.descriptor, bytes.as_ptr() as u64, bytes.len() as u64];
+            let written = done(call(WRITE, arguments))? as usize;
+            bytes = bytes.get(written..).unwrap_or_default();
+        }
+        Ok(())
     }
 
     pub(crate) fn read_all<'a>(&mut self, into: &'a mut [u8]) -> Result<&'a [u8], Errno> {

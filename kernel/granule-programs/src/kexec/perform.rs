@@ -2,16 +2,19 @@
 
 use core::fmt::{self, Write};
 
+use crate::core_file::{self, Failure};
 use crate::files::{Errno, File, done, memory};
-use crate::words::{Command, Load, Text, Words};
+use crate::words::{Command, Core, Load, Text, Words};
 use granule_programs::calls::{self, KEXEC_FILE_LOAD, REBOOT, StandardError, call};
 use granule_programs::start::Start;
 
 /// The numbers that `reboot` requires, so that nobody calls it by mistake, and the command.
 const REBOOT_MAGIC: [u64; 2] = [0xfee1_dead, 672_274_793];
 const REBOOT_KEXEC: u64 = 0x4558_4543;
+const REBOOT_POWER_OFF: u64 = 0x4321_fedc;
 
 const FILE_UNLOAD: u64 = 1;
+const FILE_ON_CRASH: u64 = 2;
 const FILE_NO_INITRAMFS: u64 = 4;
 /// On Linux: no memory set aside beforehand; here: nothing is put where it goes at once.
 const FILE_NO_CMA: u64 = 0x10;
@@ -25,6 +28,9 @@ const LINES_BYTES: usize = 64 << 10;
 
 /// The file of loaded segments, a line each.
 const SEGMENTS: &[u8] = b"/sys/kernel/kexec_segments";
+
+/// The file of requests to the kernel by their first letter.
+const SYSRQ: &[u8] = b"/proc/sysrq-trigger";
 
 const ENOENT: i64 = 2;
 
@@ -77,6 +83,9 @@ fn command(words: Words<'_>) -> Result<(), Reported> {
         Command::Unload => unload(),
         Command::Status => status(),
         Command::Exec => exec(),
+        Command::Crash => crash(),
+        Command::Core(what) => core(&what),
+        Command::PowerOff => power_off(),
     }
 }
 
@@ -100,6 +109,9 @@ fn load(what: &Load<'_>) -> Result<(), Reported> {
     }
     if what.copy {
         flags |= FILE_NO_CMA;
+    }
+    if what.crash {
+        flags |= FILE_ON_CRASH;
     }
     let arguments = [
         image.descriptor,
@@ -145,10 +157,50 @@ fn show(path: &[u8], before: &str) -> Result<(), Reported> {
 }
 
 /// Does not return if it is done.
-fn exec() -> Result<(), Reported> {
+fn reboot(command: u64) -> Errno {
     let [first, second] = REBOOT_MAGIC;
-    let result = call(REBOOT, [first, second, REBOOT_KEXEC]);
-    let error = done(result).err().unwrap_or(Errno(0));
+    let result = call(REBOOT, [first, second, command]);
+    done(result).err().unwrap_or(Errno(0))
+}
+
+fn power_off() -> Result<(), Reported> {
+    let error = reboot(REBOOT_POWER_OFF);
+    Err(report(format_args!(
+        "the machine was not turned off: {error}"
+    )))
+}
+
+/// Does not return if it is done.
+fn crash() -> Result<(), Reported> {
+    let done = File::open_to_write(SYSRQ).and_then(|mut file| file.write_at(0, b"c"));
+    let error = done.err().unwrap_or(Errno(0));
+    Err(report(format_args!(
+        "{}: the kernel did not crash: {error}",
+        Text(SYSRQ)
+    )))
+}
+
+fn core(what: &Core<'_>) -> Result<(), Reported> {
+    let failed = |path, error| report(format_args!("{}: {error}", Text(path)));
+    let mut from = File::open(what.from).map_err(|error| failed(what.from, error))?;
+    let mut to = File::open_to_write(what.to).map_err(|error| failed(what.to, error))?;
+    let copied = core_file::copy(&mut from, &mut to, what.zeroed);
+    let copied = copied.map_err(|failure| match failure {
+        Failure::From(error) => failed(what.from, error),
+        Failure::To(error) => failed(what.to, error),
+    })?;
+    calls::say(format_args!(
+        "core {} bytes of {} to {}, {} of them written\n",
+        copied.bytes,
+        Text(what.from),
+        Text(what.to),
+        copied.written
+    ));
+    Ok(())
+}
+
+fn exec() -> Result<(), Reported> {
+    let error = reboot(REBOOT_KEXEC);
     Err(report(format_args!(
         "the next kernel was not entered: {error}; see the kernel's log, and `kexec status` for \
          whether one is loaded"

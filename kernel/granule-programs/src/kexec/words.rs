@@ -6,8 +6,9 @@ use core::fmt;
 use granule_programs::start::Start;
 
 /// The form of commands, for lines about a wrong one.
-const USAGE: &str = "kexec load IMAGE [--initrd FILE] [--copy] [--append TEXT], kexec unload, kexec status \
-                     or kexec exec";
+const USAGE: &str = "kexec load IMAGE [--crash] [--initrd FILE] [--copy] [--append TEXT], kexec unload, \
+                     kexec status, kexec exec, kexec crash, kexec core FILE DEVICE [--zeroed] or \
+                     kexec poweroff";
 
 /// Where words come from.
 #[derive(Clone, Copy)]
@@ -56,6 +57,17 @@ pub(crate) enum Command<'a> {
     Unload,
     Status,
     Exec,
+    Crash,
+    Core(Core<'a>),
+    PowerOff,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Core<'a> {
+    pub(crate) from: &'a [u8],
+    pub(crate) to: &'a [u8],
+    /// Whether the device has nothing but zeros.
+    pub(crate) zeroed: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -65,6 +77,8 @@ pub(crate) struct Load<'a> {
     pub(crate) append: &'a [u8],
     /// Whether nothing may be put where it goes at once.
     pub(crate) copy: bool,
+    /// Whether it is entered when the running kernel crashes.
+    pub(crate) crash: bool,
 }
 
 /// Words that are not a command.
@@ -74,6 +88,7 @@ pub(crate) enum Wrong<'a> {
     Unknown(&'a [u8]),
     Surplus(&'a [u8]),
     NoImage,
+    NoFiles,
     NoValue(&'a [u8]),
 }
 
@@ -88,6 +103,10 @@ impl fmt::Display for Wrong<'_> {
                 write!(to, "{}: not understood: expected {USAGE}", Text(word))
             }
             Self::NoImage => write!(to, "load: no image is named: expected {USAGE}"),
+            Self::NoFiles => write!(
+                to,
+                "core: a file and a device are not named: expected {USAGE}"
+            ),
             Self::NoValue(option) => {
                 write!(to, "{}: nothing behind it: expected {USAGE}", Text(option))
             }
@@ -117,6 +136,9 @@ impl<'a> Command<'a> {
             b"unload" => Self::Unload,
             b"status" => Self::Status,
             b"exec" => Self::Exec,
+            b"crash" => Self::Crash,
+            b"core" => Self::Core(core(&mut words)?),
+            b"poweroff" => Self::PowerOff,
             other => return Err(Wrong::Unknown(other)),
         };
         match words.next() {
@@ -128,10 +150,12 @@ impl<'a> Command<'a> {
 
 fn load<'a>(words: &mut Words<'a>) -> Result<Load<'a>, Wrong<'a>> {
     let mut image = None;
-    let (mut initrd, mut append, mut copy) = (None, &b""[..], false);
+    let (mut initrd, mut append) = (None, &b""[..]);
+    let (mut copy, mut crash) = (false, false);
     while let Some(word) = words.next() {
         match word {
             b"--copy" => copy = true,
+            b"--crash" => crash = true,
             b"--initrd" => initrd = Some(words.next().ok_or(Wrong::NoValue(word))?),
             b"--append" => append = words.text().ok_or(Wrong::NoValue(word))?,
             _ if word.starts_with(b"-") || image.is_some() => return Err(Wrong::Surplus(word)),
@@ -143,5 +167,23 @@ fn load<'a>(words: &mut Words<'a>) -> Result<Load<'a>, Wrong<'a>> {
         initrd,
         append,
         copy,
+        crash,
     })
+}
+
+fn core<'a>(words: &mut Words<'a>) -> Result<Core<'a>, Wrong<'a>> {
+    let mut paths = [None; 2];
+    let mut zeroed = false;
+    while let Some(word) = words.next() {
+        let free = paths.iter_mut().find(|path| path.is_none());
+        match (word, free) {
+            (b"--zeroed", _) => zeroed = true,
+            (_, Some(path)) if !word.starts_with(b"-") => *path = Some(word),
+            _ => return Err(Wrong::Surplus(word)),
+        }
+    }
+    let [Some(from), Some(to)] = paths else {
+        return Err(Wrong::NoFiles);
+    };
+    Ok(Core { from, to, zeroed })
 }
