@@ -133,6 +133,9 @@ pub const INJECT_VADDR: u64 = FIXMAP_VADDR + 7 * FIXMAP_SLOT_BYTES;
 /// Fixmap slot 8: a second mapping of a page, for the self-check.
 pub const CHECK_VADDR: u64 = FIXMAP_VADDR + 8 * FIXMAP_SLOT_BYTES;
 
+/// Fixmap slot 9: the registers of a virtio disk.
+pub const DISK_VADDR: u64 = FIXMAP_VADDR + 9 * FIXMAP_SLOT_BYTES;
+
 /// From fixmap slot 16 on: consecutive pages of any size that show last-level tables.
 pub const FIXMAP_SERIES_VADDR: u64 = FIXMAP_VADDR + 16 * FIXMAP_SLOT_BYTES;
 

@@ -33,8 +33,8 @@
 //!
 //! A module imports only from modules that stand before it here: `hook`, `arch`, `handover`, `percpu`,
 //! `lock`, `trace`, `dev`, `early`, `fatal`, `cpu`, `exception`, `mm`, `smp`, `persist`, `report`, `sched`,
-//! `task`, `kexec`, `module`, `bench`, `init`, `selftest`. Nothing calls into `early`: the code after it finds
-//! its results in `handover`. No code outside of `selftest` names `selftest`, except `kmain_entry`.
+//! `task`, `kexec`, `crash`, `module`, `virtio_disk`, `bench`, `init`, `selftest`. Nothing calls into `early`: the
+//! code after it finds its results in `handover`. No code outside of `selftest` names `selftest`, except `kmain_entry`.
 
 #![cfg_attr(target_os = "none", no_std, no_main)]
 
@@ -44,6 +44,8 @@ mod arch;
 mod bench;
 #[cfg(target_os = "none")]
 mod cpu;
+#[cfg(target_os = "none")]
+mod crash;
 #[cfg(target_os = "none")]
 mod dev;
 #[cfg(target_os = "none")]
@@ -82,6 +84,8 @@ mod smp;
 mod task;
 #[cfg(target_os = "none")]
 mod trace;
+#[cfg(target_os = "none")]
+mod virtio_disk;
 
 /// The target of `head::mmu_on`. Only this function refers to hooks and the test image.
 #[cfg(target_os = "none")]

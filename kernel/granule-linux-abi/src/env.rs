@@ -4,6 +4,7 @@
 
 use crate::abi::Errno;
 use crate::files::Channel;
+use crate::files::source::Source;
 use crate::processes::{ProcessPlace, Processes, TaskTable};
 use crate::signals::frame::{FpRegisters, Registers};
 use granule_boot::sizes::SizeSet;
@@ -79,9 +80,13 @@ pub trait Env {
     /// Nanoseconds since the machine started.
     fn now(&self) -> u64;
 
-    /// Moves bytes between the memory of the caller of this function and the disk of a module, from byte `at` of the
-    /// disk on. The bytes lie in the disk, and the process has it open.
-    fn disk(&mut self, at: u64, bytes: Transfer<'_>);
+    /// Moves bytes between the memory of the caller of this function and a source that the process has open, from
+    /// byte `at` of the source on. The bytes lie in the source. A request to crash does not return.
+    ///
+    /// # Errors
+    ///
+    /// `EIO` if the device fails; then any of the bytes may have been moved.
+    fn transfer(&mut self, source: Source, at: u64, bytes: Transfer<'_>) -> Result<(), Errno>;
 
     /// Writes bytes to the console.
     fn console(&mut self, bytes: &[u8]);
@@ -124,12 +129,12 @@ pub trait Env {
     fn trampoline(&self) -> u64;
 }
 
-/// The bytes of a transfer between memory and a disk, and its direction.
+/// The bytes of a transfer between memory and a source, and its direction.
 #[derive(Debug)]
 pub enum Transfer<'a> {
-    /// From the disk.
+    /// From the source.
     Read(&'a mut [u8]),
-    /// To the disk.
+    /// To the source.
     Write(&'a [u8]),
 }
 

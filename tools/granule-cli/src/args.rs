@@ -224,6 +224,7 @@ mod tests {
                 qemu: "/q".into(),
                 icount: true,
                 plugin: None,
+                virtio_disk: None,
                 kaslr_seed: KaslrSeed::Number(16),
                 timeout: Duration::from_secs(9),
                 trace: Some("T".into()),

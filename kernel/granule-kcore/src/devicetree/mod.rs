@@ -1,9 +1,10 @@
-//! Readers of the device tree for use with the MMU on: memory, CPUs, interrupt controller and timer.
+//! Readers of the device tree for use with the MMU on: memory, CPUs, interrupt controller, timer and virtio devices.
 //! The library reads the tree before the tables exist.
 
 pub mod cpus;
 pub mod intc;
 pub mod memory;
+pub mod virtio;
 
 use crate::line::Line;
 use core::fmt::Write;

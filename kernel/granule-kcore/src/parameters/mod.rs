@@ -67,6 +67,8 @@ pub struct Parameters<'a> {
     pub core_header: Option<(u64, Option<u64>)>,
     /// `granule.kexec=`.
     pub kexec: KexecOptions,
+    /// `granule.disk=on`: a virtio disk is looked for.
+    pub disk: bool,
     /// `user_pagesize=`: the page size for programs that request none themselves.
     pub user_page_size: Option<PageSize>,
     /// `user_large_leaves=`: the leaves that a first touch of a program's memory maps.
@@ -101,7 +103,7 @@ pub struct KexecOptions {
 }
 
 /// The keys of the words that are read here.
-const KEYS: [&str; 20] = [
+const KEYS: [&str; 21] = [
     "maxcpus=",
     "rodata=",
     "arm64.bbm=",
@@ -118,11 +120,15 @@ const KEYS: [&str; 20] = [
     "crashkernel=",
     "elfcorehdr=",
     "granule.kexec=",
+    "granule.disk=",
     "rdinit=",
     "user_pagesize=",
     "user_large_leaves=",
     "user_max_map_count=",
 ];
+
+/// The values of a word that turns something on.
+const ON_OR_OFF: [(&str, bool); 2] = [("on", true), ("off", false)];
 
 /// The keys of the words that are read before the MMU is on.
 const READ_BEFORE: [&str; 4] = [
@@ -205,12 +211,7 @@ impl<'a> Parameters<'a> {
             errata: read.errata(),
             strategy,
             barriers: read.barriers(strategy),
-            debug_pagealloc: read.one_of(
-                "debug_pagealloc=",
-                [("on", true), ("off", false)],
-                "on or off",
-                false,
-            ),
+            debug_pagealloc: read.one_of("debug_pagealloc=", ON_OR_OFF, "on or off", false),
             merges_when_idle: read.one_of(
                 "granule.merge=",
                 [("idle", true), ("off", false)],
@@ -230,6 +231,7 @@ impl<'a> Parameters<'a> {
             crash_memory: read.crash_memory(),
             core_header: read.core_header(),
             kexec: read.kexec(),
+            disk: read.one_of("granule.disk=", ON_OR_OFF, "on or off", false),
             user_page_size: read.one_of(
                 "user_pagesize=",
                 PageSize::ALL.map(|size| (size.name(), Some(size))),

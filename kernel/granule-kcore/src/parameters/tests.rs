@@ -61,6 +61,7 @@ fn every_name_is_read_back() {
     assert!(good("debug_pagealloc=on").debug_pagealloc);
     assert!(!good("debug_pagealloc=on debug_pagealloc=off").debug_pagealloc);
     assert!(!good("granule.merge=off").merges_when_idle);
+    assert!(good("granule.disk=on").disk && !good("").disk);
     good("earlycon earlycon=pl011,mmio32,0x9000000,115200n8");
     assert!(good("granule.count=instructions").counts_instructions);
     assert_eq!(good("granule.bench=copy").bench, Some(Bench::Copy(None)));

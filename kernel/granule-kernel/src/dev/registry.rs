@@ -9,10 +9,11 @@ use super::driver::{Driver, Probed};
 use super::{intc, timer, uart};
 use crate::hook::Hook;
 use granule::arch::PageSize;
+use granule_boot::driver::Requirement;
 use granule_kcore::parameters::Parameters;
 
 /// The kernel's drivers, in the order of the boot record.
-static DRIVERS: [&Driver; 9] = [
+static DRIVERS: [&Driver; 10] = [
     &uart::PL011,
     &uart::SBSA,
     &uart::UART8250,
@@ -22,7 +23,11 @@ static DRIVERS: [&Driver; 9] = [
     &intc::GIC_V3_DRIVER,
     &intc::BCM2836_DRIVER,
     &timer::DRIVER,
+    &VIRTIO_DISK,
 ];
+
+/// Its code is above the page allocator, from which its device's memory comes.
+pub(crate) static VIRTIO_DISK: Driver = Driver::new("virtio-blk", Requirement::Any);
 
 /// Whether `driver` supports the page size. Prints why not. Call it before touching the device.
 #[must_use]

@@ -30,7 +30,7 @@ use crate::smp::inputs::BringUp;
 use crate::smp::start;
 use crate::task::{random, user_space};
 use crate::trace::recorder;
-use crate::{bench, kexec, module, persist, report};
+use crate::{bench, kexec, module, persist, report, virtio_disk};
 use granule::arch::errata::Errata;
 use granule::arch::tlbi::TlbCapabilities;
 use granule::arch::{Geometry, PhysicalAddress};
@@ -260,6 +260,9 @@ fn boot(
     report::cpus(&cpus, page_size);
     if let Some(hook) = registry::MORE_DRIVERS.get() {
         (hook.probe)(parameters, page_size);
+    }
+    if parameters.disk {
+        virtio_disk::probe(page_size);
     }
     report::drivers(page_size);
     arrive::report(&arrival, handover, &placement, &geometry);

@@ -5,7 +5,7 @@
 
 use super::boot::{self, Ended};
 use super::hook::BOOT;
-use super::power;
+use super::{power, sources};
 use crate::arch::phases::Phases;
 use crate::arch::{boot_stack, left_on};
 use crate::cpu::{ipi, irq};
@@ -74,6 +74,7 @@ fn register() {
     task::next_kernel::NEXT_KERNEL.call_once(|| kexec::syscall::NEXT_KERNEL);
     fatal::panic::DETAIL.call_once(|| module::guard::explain);
     task::modules::MODULES.call_once(|| module::syscall::MODULES);
+    task::sources::SOURCES.call_once(|| sources::SOURCES);
 }
 
 /// Most bytes of the command line that are kept, as in Linux.

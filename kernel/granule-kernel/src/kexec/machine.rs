@@ -125,7 +125,7 @@ pub(crate) fn begin(
 
 impl MachineFacts {
     /// The machine's device tree and its place.
-    pub(super) fn tree(&self) -> Option<(PhysRange, &'static [u8])> {
+    pub(crate) fn tree(&self) -> Option<(PhysRange, &'static [u8])> {
         let place = self.tree?;
         let start = pointer(PhysicalAddress(place.start))?;
         // SAFETY: the tree lies in a bank that the linear map covers, where the boot refuses no-map

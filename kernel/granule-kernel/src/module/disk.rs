@@ -7,7 +7,9 @@
 
 use crate::lock::{Lock, UnmaskedLock};
 use crate::task::process_table;
+use granule_linux_abi::abi::Errno;
 use granule_linux_abi::env::Transfer;
+use granule_linux_abi::files::source::Source;
 use granule_module::Disk;
 
 /// The disk. Its holder may call its function.
@@ -50,15 +52,17 @@ pub(super) fn add(disk: Disk) -> bool {
     })
 }
 
-/// Shows the disk to programs.
+/// Shows the disk, if there is one, to programs.
 pub(super) fn show() {
-    let bytes = DISK.with(|disk| disk.map(|disk| disk.bytes));
-    process_table::with(|processes| processes.files.disk = bytes);
+    if let Some(bytes) = DISK.with(|disk| disk.map(|disk| disk.bytes)) {
+        // Never fails: the disk has no name of its own.
+        let _ = process_table::with(|it| it.files.add_source(Source::RamDisk, bytes));
+    }
 }
 
 /// Hides the disk from programs, unless one has it open. Returns whether it is hidden.
 pub(super) fn close() -> bool {
-    process_table::with(|processes| processes.files.remove_disk())
+    process_table::with(|processes| processes.files.remove_source(Source::RamDisk))
 }
 
 /// Removes the disk, which no program has open.
@@ -67,9 +71,9 @@ pub(super) fn remove() {
 }
 
 /// Moves bytes that lie in the disk.
-pub(super) fn transfer(at: u64, bytes: Transfer<'_>) {
+pub(crate) fn transfer(at: u64, bytes: Transfer<'_>) -> Result<(), Errno> {
     DISK.with(|disk| {
-        let Some(disk) = disk else { return };
+        let disk = disk.ok_or(Errno::ENXIO)?;
         let (memory, count, writes) = match bytes {
             Transfer::Read(into) => (into.as_mut_ptr(), into.len(), 0),
             Transfer::Write(from) => (from.as_ptr().cast_mut(), from.len(), 1),
@@ -77,5 +81,6 @@ pub(super) fn transfer(at: u64, bytes: Transfer<'_>) {
         // SAFETY: the module is loaded while it has a disk, by the interface its function takes a range of the disk,
         // and memory that it reads where it must not write.
         unsafe { (disk.transfer)(at, memory, count, writes) };
-    });
+        Ok(())
+    })
 }

@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code, reason = "the memory of a copy")]
 
-use super::{Refusal, disk, load, unload, unload_all};
+use super::{Refusal, load, unload, unload_all};
 use crate::arch::cpu;
 use crate::dev::console::println;
 use crate::lock::Lock;
@@ -19,12 +19,11 @@ use granule_linux_abi::files::open::What;
 /// The most bytes of the name in a call, its NUL included.
 const MOST_NAME: usize = 64;
 
-/// The functions by which user space loads modules and uses their disk.
+/// The functions by which user space loads modules.
 pub(crate) const MODULES: Modules = Modules {
     init,
     finit,
     delete,
-    transfer: disk::transfer,
     forget: unload_all,
 };
 

@@ -4,7 +4,7 @@
 
 use super::process_table::{self, Tasks};
 use super::task_table::Current;
-use super::{exec, modules, platform, random, syscall};
+use super::{exec, platform, random, sources, syscall};
 use crate::arch::cpu;
 use crate::dev::console;
 use crate::dev::timer;
@@ -20,6 +20,7 @@ use granule_linux_abi::abi::Errno;
 use granule_linux_abi::abi::time::NANOSECONDS;
 use granule_linux_abi::env::{Env, Ram, Slept, Transfer};
 use granule_linux_abi::files::Channel;
+use granule_linux_abi::files::source::Source as Moved;
 use granule_linux_abi::processes::{ProcessPlace, Processes};
 use granule_linux_abi::signals::frame::{FpRegisters, Registers, pstate_of_users};
 
@@ -121,8 +122,11 @@ impl Env for Current<'_> {
         to_ns(timer::now())
     }
 
-    fn disk(&mut self, at: u64, bytes: Transfer<'_>) {
-        modules::transfer(at, bytes);
+    fn transfer(&mut self, source: Moved, at: u64, bytes: Transfer<'_>) -> Result<(), Errno> {
+        if source == Moved::Sysrq {
+            panic!("sysrq: crash requested by process {}", self.task.pid());
+        }
+        sources::transfer(source, at, bytes)
     }
 
     fn console(&mut self, bytes: &[u8]) {

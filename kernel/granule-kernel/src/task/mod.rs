@@ -7,8 +7,8 @@
 //! [`task_table`] is the table of tasks, [`process_table`] the process table behind its lock, and
 //! [`env`](mod@env) the calling process as system calls see it. [`process`] makes and ends processes;
 //! [`exec`] loads a program for [`execve`], from [`file_cache`]. Exceptions of EL0 arrive in [`entry`]; [`syscall`] has the
-//! system calls. [`user_space`] starts user space if there is an `/init`, and counts every frame at the end.
-//! [`hook`] is the interface for tests.
+//! system calls, and [`sources`] moves bytes of files that the tree does not have. [`user_space`] starts user
+//! space if there is an `/init`, and counts every frame at the end. [`hook`] is the interface for tests.
 //!
 //! # Life of user space
 //!
@@ -62,6 +62,7 @@ mod platform;
 pub(crate) mod process;
 pub(crate) mod process_table;
 pub(crate) mod random;
+pub(crate) mod sources;
 mod space_environment;
 pub(crate) mod syscall;
 pub(crate) mod task_table;

@@ -1,10 +1,9 @@
-//! The requests of programs to load and unload modules, and to read and write the disk of one. The implementation
-//! stands above user space, so user space calls it through these functions.
+//! The requests of programs to load and unload modules. The implementation stands above user space, so user space
+//! calls it through these functions.
 
 use super::next_kernel::{Arguments, CallResult};
 use super::task_table::Current;
 use granule_linux_abi::abi::Errno;
-use granule_linux_abi::env::Transfer;
 
 /// Loads and unloads modules.
 pub(crate) struct Modules {
@@ -14,8 +13,6 @@ pub(crate) struct Modules {
     pub(crate) finit: fn(&mut Current<'_>, Arguments) -> CallResult,
     /// `delete_module`.
     pub(crate) delete: fn(&mut Current<'_>, Arguments) -> CallResult,
-    /// Moves bytes from or to the disk of a module.
-    pub(crate) transfer: fn(u64, Transfer<'_>),
     /// Unloads all modules once no program is left.
     pub(crate) forget: fn(),
 }
@@ -33,12 +30,6 @@ pub(super) fn finit(current: &mut Current<'_>, arguments: Arguments) -> CallResu
 
 pub(super) fn delete(current: &mut Current<'_>, arguments: Arguments) -> CallResult {
     (MODULES.get().ok_or(Errno::ENOSYS)?.delete)(current, arguments)
-}
-
-pub(super) fn transfer(at: u64, bytes: Transfer<'_>) {
-    if let Some(modules) = MODULES.get() {
-        (modules.transfer)(at, bytes);
-    }
 }
 
 pub(super) fn forget() {

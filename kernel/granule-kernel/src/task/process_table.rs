@@ -4,6 +4,7 @@
 //! and the console. The table exists from before the first process until after the last.
 
 use super::owned::{Array, PageFrames};
+use super::sources;
 use super::task_table::{self, Task, Zombie};
 use crate::lock::Lock;
 use crate::sched;
@@ -15,6 +16,7 @@ use granule_linux_abi::files::file_tree::{
     ArchiveError, Node, NodeId, NodeKind, Tree, nodes_needed,
 };
 use granule_linux_abi::files::path::Last;
+use granule_linux_abi::files::source::Source;
 use granule_linux_abi::processes::{
     ProcessPlace, Processes, Reaped, Relation, Selection, TaskTable,
 };
@@ -58,7 +60,13 @@ impl TaskTable for Tasks {
 pub(super) fn open(archive: &'static [u8]) -> Result<(), ArchiveError> {
     let nodes = nodes_needed(archive)?;
     let nodes = Array::new(nodes, |_| Node::EMPTY).ok_or(ArchiveError::NoRoom)?;
-    let files = Files::new(Tree::build(archive, nodes)?).ok_or(ArchiveError::NoRoom)?;
+    let mut files = Files::new(Tree::build(archive, nodes)?).ok_or(ArchiveError::NoRoom)?;
+    for source in Source::LATER {
+        if let Some(bytes) = sources::bytes(source) {
+            let added = files.add_source(source, bytes);
+            added.map_err(|_| ArchiveError::NoRoom)?;
+        }
+    }
     let processes =
         Processes::new(files, Tasks, task_table::places()).ok_or(ArchiveError::NoRoom)?;
     TABLE.with(|slot| *slot = Some(processes));

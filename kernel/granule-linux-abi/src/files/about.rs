@@ -3,6 +3,7 @@
 use super::Files;
 use super::file_tree::{About, NodeId, NodeKind};
 use super::open::{OpenFile, What};
+use super::source::Source;
 use crate::abi::Errno;
 use crate::abi::file::{DIRECTORY_ENTRY_HEAD, S_IFIFO, Stat, device_number, directory_entry_head};
 use crate::owned::Frames;
@@ -24,7 +25,9 @@ const FIRST_CHILD: u64 = 2;
 pub fn stat(about: &About, device: u32) -> Stat {
     let rdev = match about.kind {
         NodeKind::Device { major, minor } => device_number(major, minor),
-        NodeKind::Disk => device_number(1, 0),
+        NodeKind::Moved(source) => source
+            .numbers()
+            .map_or(0, |(major, minor)| device_number(major, minor)),
         _ => 0,
     };
     let time = [i64::from(about.mtime), 0];
@@ -49,7 +52,12 @@ pub fn stat(about: &About, device: u32) -> Stat {
 impl<F: Frames> Files<'_, F> {
     /// The metadata of a node, and its device number.
     pub fn about_node(&self, node: NodeId) -> (About, u32) {
-        (self.tree.about(node), TREE_DEVICE)
+        let mut about = self.tree.about(node);
+        // The metadata of a disk has no size.
+        if about.kind == NodeKind::Moved(Source::Vmcore) {
+            about.size = self.sizes.get(Source::Vmcore).unwrap_or(0);
+        }
+        (about, TREE_DEVICE)
     }
 
     /// The metadata of an open file, and its device number.
@@ -68,15 +76,17 @@ impl<F: Frames> Files<'_, F> {
                 };
                 (about, PIPE_DEVICE)
             }
-            What::File(node) | What::Directory(node) | What::Disk(node) => self.about_node(node),
-            What::Device(_, node) | What::Status(_, node) => self.about_node(node),
+            What::File(node) | What::Directory(node) => self.about_node(node),
+            What::Device(_, node) | What::Status(_, node) | What::Moved(_, node) => {
+                self.about_node(node)
+            }
         }
     }
 
     /// The bytes between the first one and the end of an open file, for `lseek`. The metadata of a disk has none.
     pub fn end_of(&self, file: &OpenFile) -> u64 {
         match file.what {
-            What::Disk(_) => self.disk.unwrap_or(0),
+            What::Moved(source, _) => self.sizes.get(source).unwrap_or(0),
             _ => self.about_open(file).0.size,
         }
     }

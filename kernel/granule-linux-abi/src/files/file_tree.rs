@@ -4,9 +4,13 @@
 //! Files that programs expect but few archives bring (`/dev/null` and its like, `/proc/self/exe`), and texts of the
 //! kernel (`/sys/kernel`), are added where the archive has no such name. [`path`](super::path) resolves paths to nodes.
 
-use super::cpio::{self, CpioError, Entry};
+mod error;
+
+pub use error::ArchiveError;
+
+use super::cpio::{self, Entry};
+use super::source::Source;
 use crate::abi::file::{S_IFBLK, S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
-use core::fmt;
 
 /// The most bytes of one name.
 pub const MOST_NAME_BYTES: usize = 255;
@@ -54,8 +58,8 @@ pub enum NodeKind {
         /// The minor number.
         minor: u32,
     },
-    /// The disk of a module: block device 1, 0.
-    Disk,
+    /// Bytes that the kernel moves.
+    Moved(Source),
     /// A text from the kernel.
     Status(Status),
     /// Another block device, a named pipe or a socket: visible, but without operations.
@@ -134,42 +138,6 @@ pub struct About {
     pub ino: u64,
 }
 
-/// Why a tree cannot be made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ArchiveError {
-    /// The archive cannot be read.
-    Cpio(CpioError),
-    /// The name of the entry with content at this offset goes through a non-directory, has `..` or a part
-    /// of more than 255 bytes, or turns a directory into something else.
-    Name(usize),
-    /// The archive has 4 GiB or more.
-    TooLarge,
-    /// The storage is smaller than [`nodes_needed`].
-    NoRoom,
-}
-
-impl fmt::Display for ArchiveError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Cpio(error) => error.fmt(f),
-            Self::Name(at) => write!(
-                f,
-                "initramfs: the entry whose content is at byte {at:#x} has a name with `..` or a \
-                 part of more than 255 bytes in it, or what one entry has as a directory another \
-                 has as something else"
-            ),
-            Self::TooLarge => f.write_str("initramfs: it has 4 GiB or more; make it smaller"),
-            Self::NoRoom => f.write_str("initramfs: there is no memory for its names"),
-        }
-    }
-}
-
-impl From<CpioError> for ArchiveError {
-    fn from(error: CpioError) -> Self {
-        Self::Cpio(error)
-    }
-}
-
 /// Added where the archive has no such name.
 const DEVICES: [(&[u8], u32, u32); 3] = [(b"null", 1, 3), (b"zero", 1, 5), (b"console", 5, 1)];
 
@@ -180,8 +148,9 @@ const STATUS: [(&[u8], Status); 2] = [
 
 /// The most nodes of the tree of `archive`.
 pub fn nodes_needed(archive: &[u8]) -> Result<usize, ArchiveError> {
-    // The root, /dev and its devices, /proc/self/exe and /sys/kernel with their folders and files.
-    let own = 7 + DEVICES.len() + STATUS.len();
+    // The root, /dev and its devices, /proc/self/exe and /sys/kernel with their folders and files,
+    // /proc/sysrq-trigger, and what is added later.
+    let own = 8 + DEVICES.len() + STATUS.len() + Source::LATER.len();
     cpio::entries(archive).try_fold(own, |sum, entry| {
         Ok(sum.saturating_add(parts(entry?.name).count()))
     })
@@ -238,6 +207,7 @@ impl<'a, S: AsRef<[Node]> + AsMut<[Node]>> Tree<'a, S> {
         {
             tree.own_node(own, b"exe", NodeKind::ExeLink, S_IFLNK | 0o777)?;
         }
+        tree.add_source(Source::Sysrq)?;
         if let Some(sys) = tree.own_directory(root, b"sys")?
             && let Some(kernel) = tree.own_directory(sys, b"kernel")?
         {
@@ -290,7 +260,7 @@ impl<'a, S: AsRef<[Node]> + AsMut<[Node]>> Tree<'a, S> {
             S_IFREG => NodeKind::File,
             S_IFLNK => NodeKind::Link,
             S_IFCHR => NodeKind::Device { major, minor },
-            S_IFBLK if entry.rdev == (1, 0) => NodeKind::Disk,
+            S_IFBLK => Source::of_block_device(entry.rdev).map_or(NodeKind::Other, NodeKind::Moved),
             _ => NodeKind::Other,
         };
         let is_directory = self.node_mut(at)?.kind == NodeKind::Directory;
@@ -373,6 +343,16 @@ impl<'a, S: AsRef<[Node]> + AsMut<[Node]>> Tree<'a, S> {
         let id = self.append(parent, Name::Own(name))?;
         let node = self.node_mut(id)?;
         (node.kind, node.mode) = (kind, mode);
+        Ok(())
+    }
+
+    /// Adds the file of a source that has a name, where the archive has no such name.
+    pub(super) fn add_source(&mut self, source: Source) -> Result<(), ArchiveError> {
+        if let Some((folder, name, mode)) = source.place()
+            && let Some(folder) = self.own_directory(NodeId::ROOT, folder)?
+        {
+            self.own_node(folder, name, NodeKind::Moved(source), mode)?;
+        }
         Ok(())
     }
 

@@ -6,9 +6,8 @@
 //! kernel. Nothing here waits, touches a program's memory or depends on processes. An operation
 //! that would have to wait returns that, and [`syscall`](super::syscall) waits.
 //!
-//! Files are the archive's own bytes, and nothing can be written: an attempt is `EROFS`. A disk is a module's, and
-//! `/dev/ram0` where the archive has that name as block device 1, 0. The console is a
-//! plain file: programs write to it, and reads end of file.
+//! Files are the archive's own bytes, and cannot be written: an attempt is `EROFS`. A [`source`] has files whose bytes
+//! the kernel moves, such as disks. The console is a plain file: programs write to it, and reads end of file.
 
 pub mod about;
 pub mod cpio;
@@ -18,6 +17,7 @@ pub mod kexec;
 pub mod open;
 pub mod path;
 pub mod pipe;
+pub mod source;
 
 use crate::abi::Errno;
 use crate::abi::file::{
@@ -31,6 +31,7 @@ use kexec::Kexec;
 use open::{Device, OpenFile, What};
 use path::{Last, PathError, lookup};
 use pipe::Pipe;
+use source::{Sizes, Source};
 
 /// The most open files of all processes together.
 const MOST_OPEN: usize = 512;
@@ -48,8 +49,8 @@ pub enum Moved {
     NobodyReads,
     /// The caller must write all the bytes to the console.
     Console,
-    /// The caller must move so many of the bytes from or to the disk, from this byte of it on.
-    Disk(u64, usize),
+    /// The caller must move so many of the bytes from or to the source, from this byte of it on.
+    Through(Source, u64, usize),
 }
 
 /// An event that a process can wait for.
@@ -72,8 +73,7 @@ pub struct Files<'a, F: Frames> {
     pub tree: Tree<'a, Array<Node, F>>,
     /// The text about the next kernel.
     pub kexec: Kexec,
-    /// The bytes of the disk that a module has added, if there is one.
-    pub disk: Option<u64>,
+    sizes: Sizes,
     open: Array<Option<OpenFile>, F>,
     pipes: Array<Option<Pipe<F>>, F>,
 }
@@ -84,7 +84,7 @@ impl<'a, F: Frames> Files<'a, F> {
         Some(Self {
             tree,
             kexec: Kexec::NONE,
-            disk: None,
+            sizes: Sizes::default(),
             open: Array::new(MOST_OPEN, |_| None)?,
             pipes: Array::new(MOST_PIPES, |_| None)?,
         })
@@ -145,8 +145,11 @@ impl<'a, F: Frames> Files<'a, F> {
                 let device = Device::of(major, minor).ok_or(Errno::ENODEV)?;
                 What::Device(device, node)
             }
-            NodeKind::Disk if self.disk.is_some() => What::Disk(node),
-            NodeKind::Disk => return Err(Errno::ENXIO),
+            NodeKind::Moved(source) => {
+                source.may_open(flags)?;
+                self.sizes.get(source).ok_or(Errno::ENXIO)?;
+                What::Moved(source, node)
+            }
             NodeKind::Other => return Err(Errno::ENODEV),
         };
         // Flags with an effect on the opening only are not kept.
@@ -181,24 +184,32 @@ impl<'a, F: Frames> Files<'a, F> {
         }
     }
 
-    /// Takes the disk away, if no process has it open; returns whether none has.
-    pub fn remove_disk(&mut self) -> bool {
+    /// Adds a source of so many bytes, and its name. Fails if its name has no room.
+    pub fn add_source(&mut self, source: Source, bytes: u64) -> Result<(), Errno> {
+        self.tree.add_source(source).map_err(|_| Errno::ENOMEM)?;
+        self.sizes.set(source, Some(bytes));
+        Ok(())
+    }
+
+    /// Takes a source away, if no process has it open; returns whether none has.
+    pub fn remove_source(&mut self, gone: Source) -> bool {
         let mut open = self.open.iter().flatten();
-        let is_open = open.any(|file| matches!(file.what, What::Disk(_)));
+        let is_open =
+            open.any(|file| matches!(file.what, What::Moved(source, _) if source == gone));
         if !is_open {
-            self.disk = None;
+            self.sizes.set(gone, None);
         }
         !is_open
     }
 
-    /// Moves the offset behind the bytes of the disk that a call transfers; returns where they are, at most `most`.
-    fn on_disk(&mut self, id: OpenId, most: usize) -> Result<(u64, usize), Errno> {
-        let end = self.disk.unwrap_or(0);
+    /// Moves the offset behind the bytes of the source that a call transfers; returns where they are, at most `most`.
+    fn through(&mut self, id: OpenId, source: Source, most: usize) -> Result<Moved, Errno> {
+        let end = self.sizes.get(source).unwrap_or(0);
         let file = self.get_mut(id)?;
         let at = file.offset;
         let count = end.saturating_sub(at).min(most as u64);
         file.offset += count;
-        Ok((at, count as usize))
+        Ok(Moved::Through(source, at, count as usize))
     }
 
     fn add(&mut self, file: OpenFile) -> Result<OpenId, Errno> {
@@ -290,10 +301,7 @@ impl<'a, F: Frames> Files<'a, F> {
                 });
             }
             What::PipeIn(_) => return Err(Errno::EBADF),
-            What::Disk(_) => {
-                let (at, count) = self.on_disk(id, into.len())?;
-                return Ok(Moved::Disk(at, count));
-            }
+            What::Moved(source, _) => return self.through(id, source, into.len()),
         };
         let start = usize::try_from(file.offset).unwrap_or(usize::MAX);
         let rest = content.get(start..).unwrap_or_default();
@@ -315,9 +323,15 @@ impl<'a, F: Frames> Files<'a, F> {
         match file.what {
             What::Device(Device::Null | Device::Zero, _) => Ok(Moved::Bytes(from.len())),
             What::Device(Device::Console, _) => Ok(Moved::Console),
-            What::Disk(_) => match self.on_disk(id, from.len())? {
-                (_, 0) if !from.is_empty() => Err(Errno::ENOSPC),
-                (at, count) => Ok(Moved::Disk(at, count)),
+            What::Moved(source @ Source::Sysrq, _) => match from.first() {
+                // Crash; the other letters of Linux mean nothing here.
+                Some(b'c') => Ok(Moved::Through(source, 0, from.len())),
+                Some(_) => Err(Errno::EINVAL),
+                None => Ok(Moved::Bytes(0)),
+            },
+            What::Moved(source, _) => match self.through(id, source, from.len())? {
+                Moved::Through(.., 0) if !from.is_empty() => Err(Errno::ENOSPC),
+                moved => Ok(moved),
             },
             What::PipeIn(index) => {
                 let pipe = self.pipe_at(index)?;

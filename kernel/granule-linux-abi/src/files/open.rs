@@ -1,6 +1,7 @@
 //! One open file: its kind, its flags and its offset.
 
 use super::file_tree::{NodeId, Status};
+use super::source::Source;
 use crate::abi::Errno;
 use crate::abi::file::{O_ACCMODE, O_RDWR, O_WRONLY, SEEK_CUR, SEEK_END, SEEK_SET};
 
@@ -37,8 +38,8 @@ pub enum What {
     Directory(NodeId),
     /// A device, and its node.
     Device(Device, NodeId),
-    /// The disk of a module, and its node.
-    Disk(NodeId),
+    /// Bytes that the kernel moves, and their node.
+    Moved(Source, NodeId),
     /// A text from the kernel.
     Status(Status, NodeId),
     /// The reading end of a pipe.
@@ -83,7 +84,7 @@ impl OpenFile {
     /// Whether `lseek` works on the file.
     pub const fn seeks(&self) -> bool {
         match self.what {
-            What::File(_) | What::Directory(_) | What::Disk(_) | What::Status(..) => true,
+            What::File(_) | What::Directory(_) | What::Moved(..) | What::Status(..) => true,
             What::Device(device, _) => !matches!(device, Device::Console),
             What::PipeOut(_) | What::PipeIn(_) => false,
         }

@@ -16,6 +16,7 @@ use crate::abi::time::TimeSpec;
 use crate::env::{Env, Ram, Slept, Transfer};
 use crate::files::Channel;
 use crate::files::descriptors::{MOST, OpenId};
+use crate::files::source::Source;
 use crate::processes::tests::{HostProcesses, Kin, child, ends, processes};
 use crate::processes::{Places, ProcessPlace, Processes};
 use crate::signals::Signals;
@@ -50,6 +51,9 @@ pub(crate) struct Fake {
     seeded: bool,
     console: Vec<u8>,
     disk: Vec<u8>,
+    /// Whether the disk fails.
+    breaks: bool,
+    crashes: u32,
     unknown: Vec<u64>,
     /// Events during sleeps: one for each time that the program finds its condition false.
     pub(crate) events: VecDeque<Event>,
@@ -80,6 +84,8 @@ impl Fake {
             seeded: true,
             console: Vec::new(),
             disk: vec![0; 0x1800],
+            breaks: false,
+            crashes: 0,
             unknown: Vec::new(),
             events: VecDeque::new(),
             at_pauses: VecDeque::new(),
@@ -258,12 +264,22 @@ impl Env for Fake {
     fn now(&self) -> u64 {
         self.clock
     }
-    fn disk(&mut self, at: u64, bytes: Transfer<'_>) {
+    fn transfer(
+        &mut self,
+        source: Source,
+        at: u64,
+        bytes: Transfer<'_>,
+    ) -> core::result::Result<(), Errno> {
         let at = at as usize;
-        match bytes {
-            Transfer::Read(into) => into.copy_from_slice(&self.disk[at..][..into.len()]),
-            Transfer::Write(from) => self.disk[at..][..from.len()].copy_from_slice(from),
+        match (source, bytes) {
+            _ if self.breaks => return Err(Errno::EIO),
+            (Source::Sysrq, _) => self.crashes += 1,
+            (Source::Vmcore, Transfer::Read(into)) => into.fill(0xc0),
+            (_, Transfer::Read(into)) => into.copy_from_slice(&self.disk[at..][..into.len()]),
+            (Source::Vmcore, Transfer::Write(_)) => panic!("a core is read only"),
+            (_, Transfer::Write(from)) => self.disk[at..][..from.len()].copy_from_slice(from),
         }
+        Ok(())
     }
 
     fn console(&mut self, bytes: &[u8]) {

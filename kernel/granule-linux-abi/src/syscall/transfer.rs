@@ -11,6 +11,7 @@ use crate::abi::file::{MAX_RW_COUNT, O_NONBLOCK, PIPE_BUF};
 use crate::abi::signal::SIGPIPE;
 use crate::env::{Env, Slept, Transfer};
 use crate::files::descriptors::OpenId;
+use crate::files::source::Source;
 use crate::files::{Channel, Moved};
 use crate::processes::{ProcessPlace, Processes, TaskTable};
 use crate::signals::Cause;
@@ -75,8 +76,11 @@ fn read_through<E: Env, const N: usize>(
         });
         let some = match tried {
             Ok(Moved::Bytes(some)) => some,
-            Ok(Moved::Disk(at, some)) => {
-                env.disk(at, Transfer::Read(room.get_mut(..some).unwrap_or_default()));
+            Ok(Moved::Through(source, at, some)) => {
+                let into = Transfer::Read(room.get_mut(..some).unwrap_or_default());
+                if let Err(error) = through(env, open, (source, at), into) {
+                    return moved_or(moved, error.into());
+                }
                 some
             }
             Ok(Moved::Wait(channel)) if moved == 0 => {
@@ -165,8 +169,9 @@ fn write_piece<E: Env>(
         match tried? {
             Moved::Bytes(some) => return Ok(some as u64),
             Moved::NobodyReads => return Err(Errno::EPIPE.into()),
-            Moved::Disk(at, some) => {
-                env.disk(at, Transfer::Write(piece.get(..some).unwrap_or_default()));
+            Moved::Through(source, at, some) => {
+                let from = Transfer::Write(piece.get(..some).unwrap_or_default());
+                through(env, open, (source, at), from)?;
                 return Ok(some as u64);
             }
             Moved::Console => {
@@ -179,6 +184,20 @@ fn write_piece<E: Env>(
             })?,
         }
     }
+}
+
+/// Moves bytes from or to a source. The offset is behind them already; after an error it is where it was.
+fn through<E: Env>(
+    env: &mut E,
+    open: OpenId,
+    (source, at): (Source, u64),
+    bytes: Transfer<'_>,
+) -> core::result::Result<(), Errno> {
+    let moved = env.transfer(source, at, bytes);
+    if moved.is_err() {
+        env.with(|processes, _| processes.files.get_mut(open).map(|file| file.offset = at))?;
+    }
+    moved
 }
 
 fn wait<E: Env>(

@@ -3,6 +3,7 @@
 mod alloc_failure;
 mod between;
 mod cached;
+mod disk;
 mod faults;
 mod files;
 mod fragmented;
@@ -75,6 +76,7 @@ const TESTS: &[Test] = &[
     (b"pointers", faults::pointers),
     (b"left", processes::left),
     (b"power-off", processes::power_off),
+    (b"disk", disk::disk),
     (b"files", files::files),
     (b"execs", files::execs),
     (b"descriptors", files::descriptors),

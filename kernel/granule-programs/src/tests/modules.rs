@@ -2,13 +2,13 @@
 //! allocation. The archive that the tests bring has `/ram-disk.o` and the node `/dev/ram0`.
 
 use super::alloc_failure::{arm, free};
-use super::files::{close, read, write};
+use super::disk::use_disk;
+use super::files::close;
 use super::processes::{forked, status_of};
 use super::{number, page};
 use crate::{check, check_eq};
 use granule_programs::calls::{
-    self, DELETE_MODULE, ENOENT, ENOMEM, FINIT_MODULE, HERE, INIT_MODULE, LSEEK, OPENAT, PRCTL,
-    call, say,
+    self, DELETE_MODULE, ENOENT, ENOMEM, FINIT_MODULE, HERE, INIT_MODULE, OPENAT, PRCTL, call, say,
 };
 use granule_programs::start::Start;
 
@@ -20,15 +20,21 @@ const DISK_BYTES: u64 = 1 << 20;
 const EAGAIN: i64 = -11;
 const ENXIO: i64 = -6;
 const EEXIST: i64 = -17;
-const ENOSPC: i64 = -28;
 
 /// The test image's numbers for the leaves of the kernel's tables, and for pages with two mappings: see its
 /// `selftest::aliases`.
 const LEAVES: u64 = 0x4752_4c56;
 const ALIASES: u64 = 0x4752_414c;
 
-fn open(path: &[u8], flags: u64) -> i64 {
+pub(super) fn open(path: &[u8], flags: u64) -> i64 {
     call(OPENAT, [HERE, path.as_ptr() as u64, flags])
+}
+
+/// Uses the disk, which cannot be unloaded meanwhile.
+fn use_ram_disk(round: u64) {
+    use_disk(DISK, DISK_BYTES, round, || {
+        check_eq!(unload(NAME), EAGAIN, "unload while it is open");
+    });
 }
 
 /// Loads a file of the archive.
@@ -65,34 +71,6 @@ fn permissions(differ: bool) {
     }
 }
 
-fn seek(fd: i64, to: i64, from: u64) -> i64 {
-    call(LSEEK, [fd as u64, to as u64, from])
-}
-
-/// Writes and reads the disk, which is loaded and has zeros in it; each round, from 1 on, does so elsewhere.
-fn use_disk(round: u64) {
-    let fd = open(DISK, 2);
-    check!(fd >= 0, "open the disk: {fd}");
-    let mut bytes = [0; 5000];
-    check_eq!(read(fd, &mut bytes), 5000, "read");
-    check!(bytes.iter().all(|byte| *byte == 0), "zeros");
-    bytes.fill(round as u8 | 1);
-    let at = (round * 4093 % (DISK_BYTES - 5000)) as i64;
-    check_eq!(seek(fd, at, 0), at, "lseek");
-    check_eq!(write(fd, &bytes), 5000, "write");
-    check_eq!(seek(fd, at - 1, 0), at - 1, "lseek back");
-    let mut around = [7; 5002];
-    check_eq!(read(fd, &mut around), 5002, "read around");
-    check!(around[0] == 0 && around[5001] == 0, "bytes beside");
-    check!(around[1..5001] == bytes, "bytes");
-    check_eq!(seek(fd, -1, 2), DISK_BYTES as i64 - 1, "lseek to the end");
-    check_eq!(write(fd, &[9, 9]), 1, "write over the end");
-    check_eq!(write(fd, &[9]), ENOSPC, "write at the end");
-    check_eq!(read(fd, &mut bytes), 0, "read at the end");
-    check_eq!(unload(NAME), EAGAIN, "unload while it is open");
-    close(fd);
-}
-
 /// With an argument, for a map in which no page but the image's is ever read-only.
 pub(super) fn modules(start: Start) {
     let before = leaves();
@@ -102,7 +80,7 @@ pub(super) fn modules(start: Start) {
     check_eq!(load(FILE), EEXIST, "load twice");
     check!(before < 0 || leaves() > before, "leaves while it is loaded");
     permissions(start.count() > 2);
-    use_disk(1);
+    use_ram_disk(1);
     check_eq!(unload(NAME), 0, "unload");
     check_eq!(leaves(), before, "leaves after");
     check_eq!(open(DISK, 2), ENXIO, "no disk any more");
@@ -138,7 +116,7 @@ fn from_memory() {
     );
     check_eq!(load(at, length as u64, word), calls::EINVAL, "parameters");
     check_eq!(load(at, length as u64, empty), 0, "from memory");
-    use_disk(2);
+    use_ram_disk(2);
     check_eq!(unload(NAME), 0, "unload");
     check_eq!(
         call(FINIT_MODULE, [99, empty]),
@@ -154,7 +132,7 @@ pub(super) fn thousand(start: Start) {
     let mut before = (0, 0);
     for round in 1..=number(start.argument(2)) {
         check_eq!(load(FILE), 0, "load {round}");
-        use_disk(round);
+        use_ram_disk(round);
         check_eq!(unload(NAME), 0, "unload {round}");
         // This program's own pages are there after a round.
         let now = (leaves(), free());
@@ -198,7 +176,7 @@ pub(super) fn alloc_failure(start: Start) {
                     "load: {result}, {first} of {page}"
                 );
                 if result == 0 {
-                    use_disk(first);
+                    use_ram_disk(first);
                     check_eq!(unload(NAME), 0, "unload");
                     return 1;
                 }

@@ -126,6 +126,13 @@ pub(crate) fn boot_options(
         );
         option("-mon", OsStr::new("chardev=qmp,mode=control"));
     }
+    if let Some(file) = &request.virtio_disk {
+        // What is written need not outlive this host.
+        let drive = "if=none,id=vda,format=raw,cache=unsafe,file=";
+        option("-drive", &option_with_path(drive, &plain_path(file), ""));
+        option("-device", OsStr::new("virtio-blk-device,drive=vda"));
+        option("-global", OsStr::new("virtio-mmio.force-legacy=false"));
+    }
     match start {
         Start::Kernel {
             image,

@@ -132,6 +132,10 @@ pub struct Request {
     #[arg(skip)]
     pub plugin: Option<OsString>,
 
+    /// A file that the machine has as its virtio disk, to be read and written.
+    #[arg(skip)]
+    pub virtio_disk: Option<PathBuf>,
+
     /// QEMU to run
     #[arg(long, value_name = "PATH", default_value = "qemu-system-aarch64", help_heading = MACHINE)]
     pub qemu: PathBuf,

@@ -143,7 +143,7 @@ fn find<'a>(tree: &Tree<'a>) -> Option<(Node<'a>, ControllerKind)> {
 
 /// The node's regions at the CPU's addresses; `None` for a region that the CPU cannot reach, that has fewer than
 /// `least` bytes, or that does not begin at a multiple of them.
-fn regions<'a>(
+pub(super) fn regions<'a>(
     node: &Node<'a>,
     least: u64,
 ) -> Result<impl Iterator<Item = Option<Range<u64>>> + use<'a>, NodeError> {

@@ -138,7 +138,7 @@ fn storage_that_is_too_small_is_reported() {
     archive.extend(entry((1, 0o100644, 1), (0, 0), "d", b""));
     let needed = nodes_needed(&archive).unwrap();
     assert!(Tree::build(&archive, vec![Node::EMPTY; needed]).is_ok());
-    for short in 0..needed {
+    for short in 0..needed - Source::LATER.len() {
         let built = Tree::build(&archive, vec![Node::EMPTY; short]).map(|tree| tree.node_count());
         assert_eq!(built, Err(ArchiveError::NoRoom), "{short}");
     }

@@ -128,14 +128,35 @@ fn a_signal_ends_what_is_read_and_written_at_the_next_part() {
     assert_eq!(fake.ok(n::GETRANDOM, &[BASE, all]), 4096);
 }
 
-/// The disk of a module, which has one and a half times as many bytes as one transfer.
+/// A disk, which has one and a half times as many bytes as one transfer.
 #[test]
-fn a_disk_is_there_with_its_module_and_is_read_and_written_to_its_end() {
+fn a_disk_of_a_module_or_the_machine_is_read_and_written_to_its_end() {
     let mut fake = Fake::new();
+    let path = fake.path("dev/vda");
+    fake.fails(n::OPENAT, &[HERE, path, 2], Errno::ENOENT);
+    fake.processes
+        .files
+        .add_source(Source::Disk, 0x1800)
+        .unwrap();
     let path = fake.path("bin/ram0");
     fake.fails(n::OPENAT, &[HERE, path, 2], Errno::ENXIO);
-    fake.processes.files.disk = Some(0x1800);
-    let fd = fake.open("bin/ram0", 2);
+    use_disk(&mut fake, "dev/vda", 0xfe00, 0o060660);
+    fake.disk.fill(0);
+    fake.processes
+        .files
+        .add_source(Source::RamDisk, 0x1800)
+        .unwrap();
+    let fd = use_disk(&mut fake, "bin/ram0", 0x100, 0o060600);
+    assert!(!fake.processes.files.remove_source(Source::RamDisk));
+    assert_eq!(fake.ok(n::CLOSE, &[fd]), 0);
+    assert!(fake.processes.files.remove_source(Source::RamDisk));
+    let path = fake.path("bin/ram0");
+    fake.fails(n::OPENAT, &[HERE, path, 2], Errno::ENXIO);
+}
+
+/// Uses a disk of zeros, and returns its descriptor.
+fn use_disk(fake: &mut Fake, path: &str, rdev: u64, mode: u32) -> u64 {
+    let fd = fake.open(path, 2);
     fake.memory[..0x1000].fill(7);
     assert_eq!(fake.ok(n::LSEEK, &[fd, -0x400_i64 as u64, 2]), 0x1400);
     assert_eq!(fake.ok(n::WRITE, &[fd, BASE, 0x1000]), 0x400);
@@ -148,9 +169,56 @@ fn a_disk_is_there_with_its_module_and_is_read_and_written_to_its_end() {
     assert_eq!(fake.ok(n::READ, &[fd, BASE + 0x2000, 0x5000]), 0x1800);
     assert_eq!(fake.ok(n::FSTAT, &[fd, BASE]), 0);
     let stat: Stat = fake.get(BASE);
-    assert_eq!((stat.size, stat.mode, stat.rdev), (0, 0o060600, 0x100));
-    assert!(!fake.processes.files.remove_disk());
-    assert_eq!(fake.ok(n::CLOSE, &[fd]), 0);
-    assert!(fake.processes.files.remove_disk());
-    fake.fails(n::OPENAT, &[HERE, path, 2], Errno::ENXIO);
+    assert_eq!((stat.size, stat.mode, stat.rdev), (0, mode, rdev));
+    // A device that fails moves no offset.
+    fake.breaks = true;
+    assert_eq!(fake.ok(n::LSEEK, &[fd, 0x10, 0]), 0x10);
+    fake.fails(n::READ, &[fd, BASE, 0x2000], Errno::EIO);
+    fake.fails(n::WRITE, &[fd, BASE, 1], Errno::EIO);
+    assert_eq!(fake.ok(n::LSEEK, &[fd, 0, 1]), 0x10);
+    fake.breaks = false;
+    fd
+}
+
+#[test]
+fn a_core_is_there_with_its_bytes_and_is_only_read() {
+    let mut fake = Fake::new();
+    let path = fake.path("/proc/vmcore");
+    fake.fails(n::OPENAT, &[HERE, path, 0], Errno::ENOENT);
+    // Larger than any memory of a program.
+    let bytes = 5 << 30;
+    fake.processes
+        .files
+        .add_source(Source::Vmcore, bytes)
+        .unwrap();
+    let path = fake.path("/proc/vmcore");
+    for flags in [1, 2] {
+        fake.fails(n::OPENAT, &[HERE, path, flags], Errno::EACCES);
+    }
+    let fd = fake.open("/proc/vmcore", 0);
+    assert_eq!(fake.ok(n::FSTAT, &[fd, BASE]), 0);
+    let stat: Stat = fake.get(BASE);
+    assert_eq!((stat.size, stat.mode), (5 << 30, 0o100400));
+    assert_eq!(fake.ok(n::LSEEK, &[fd, -3_i64 as u64, 2]), bytes - 3);
+    assert_eq!(fake.ok(n::READ, &[fd, BASE, 100]), 3);
+    assert_eq!(fake.bytes(BASE, 3), [0xc0; 3]);
+    assert_eq!(fake.ok(n::READ, &[fd, BASE, 100]), 0);
+    fake.fails(n::WRITE, &[fd, BASE, 1], Errno::EBADF);
+}
+
+#[test]
+fn only_the_letter_c_crashes() {
+    let mut fake = Fake::new();
+    let path = fake.path("/proc/sysrq-trigger");
+    for flags in [0, 2] {
+        fake.fails(n::OPENAT, &[HERE, path, flags], Errno::EACCES);
+    }
+    // As a shell opens what it writes to.
+    let fd = fake.open("/proc/sysrq-trigger", 0o1101);
+    assert_eq!(fake.ok(n::WRITE, &[fd, BASE, 0]), 0);
+    fake.memory[..2].copy_from_slice(b"bc");
+    fake.fails(n::WRITE, &[fd, BASE, 2], Errno::EINVAL);
+    assert_eq!(fake.crashes, 0);
+    assert_eq!(fake.ok(n::WRITE, &[fd, BASE + 1, 2]), 2);
+    assert_eq!(fake.crashes, 1);
 }

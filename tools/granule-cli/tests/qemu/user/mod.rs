@@ -5,6 +5,7 @@
 //! Image and program are built before by `cargo xtask image` and `cargo xtask user` (`cargo xtask
 //! test` does). No test measures time. In [`live`] the CPUs run beside each other.
 
+mod disk;
 mod ends;
 mod files;
 mod hostile;

@@ -1,0 +1,3 @@
+//! The crash kernel's view of the kernel that crashed.
+
+pub(crate) mod vmcore;
