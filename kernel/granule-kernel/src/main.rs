@@ -33,7 +33,7 @@
 //!
 //! A module imports only from modules that stand before it here: `hook`, `arch`, `handover`, `percpu`,
 //! `lock`, `trace`, `dev`, `early`, `fatal`, `cpu`, `exception`, `mm`, `smp`, `persist`, `report`, `sched`,
-//! `task`, `kexec`, `crash`, `module`, `virtio_disk`, `bench`, `init`, `selftest`. Nothing calls into `early`: the
+//! `task`, `kexec`, `module`, `virtio_disk`, `bench`, `init`, `selftest`. Nothing calls into `early`: the
 //! code after it finds its results in `handover`. No code outside of `selftest` names `selftest`, except `kmain_entry`.
 
 #![cfg_attr(target_os = "none", no_std, no_main)]
@@ -45,7 +45,6 @@ mod bench;
 #[cfg(target_os = "none")]
 mod cpu;
 #[cfg(target_os = "none")]
-mod crash;
 #[cfg(target_os = "none")]
 mod dev;
 #[cfg(target_os = "none")]

@@ -1,6 +1,6 @@
 //! Where the bytes of files come from that the kernel moves.
 
-use crate::crash::vmcore;
+use crate::kexec::crash::vmcore;
 use crate::module::disk as ram_disk;
 use crate::task::sources::Sources;
 use crate::virtio_disk;
@@ -25,8 +25,8 @@ fn transfer(source: Source, at: u64, bytes: Transfer<'_>) -> Result<(), Errno> {
         (Source::RamDisk, bytes) => ram_disk::transfer(at, bytes),
         (Source::Disk, bytes) => virtio_disk::transfer(at, bytes),
         (Source::Vmcore, Transfer::Read(into)) => {
-            vmcore::read(at, into);
-            Ok(())
+            let is_whole = vmcore::read(at, into);
+            is_whole.then_some(()).ok_or(Errno::EIO)
         }
         // A core is opened for reading only, and user space answers requests itself.
         (Source::Vmcore | Source::Sysrq, _) => Err(Errno::EINVAL),

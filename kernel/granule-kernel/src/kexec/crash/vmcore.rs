@@ -1,7 +1,5 @@
 //! The core of a dead kernel, in its crash kernel: found by the device tree's `linux,elfcorehdr`, or by `elfcorehdr=`.
 
-#![expect(dead_code, reason = "a file shows it next")]
-
 use crate::dev::console::println;
 use crate::handover::Handover;
 use crate::mm::firmware::with_tree;
