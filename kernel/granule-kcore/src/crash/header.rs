@@ -47,7 +47,8 @@ impl fmt::Display for DeadKernel {
         let offset = page_offset.wrapping_sub(self.distance);
         writeln!(f, "NUMBER(PHYS_OFFSET)={offset:#x}")?;
         writeln!(f, "NUMBER(kimage_voffset)={:#x}", self.image_distance)?;
-        let root = self.root.wrapping_add(self.distance);
+        // Readers convert it as an address of the image.
+        let root = self.root.wrapping_add(self.image_distance);
         writeln!(f, "SYMBOL(swapper_pg_dir)={root:x}")?;
         writeln!(f, "GRANULE(table_root)={:#x}", self.root)?;
         writeln!(f, "GRANULE(tcr)={:#x}", self.tcr)?;

@@ -132,7 +132,7 @@ fn another_reader_finds_registers_text_and_ram() {
         "NUMBER(TCR_EL1_T1SZ)=0x11",
         "NUMBER(PHYS_OFFSET)=0x0",
         "NUMBER(kimage_voffset)=0xffffffff40000000",
-        "SYMBOL(swapper_pg_dir)=ffff800048014000",
+        "SYMBOL(swapper_pg_dir)=ffffffff88014000",
         "GRANULE(table_root)=0x48014000",
     ] {
         assert!(text.lines().any(|it| it == line), "{line} in\n{text}");
