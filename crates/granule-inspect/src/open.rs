@@ -222,7 +222,14 @@ pub fn open_telling(
             );
             Some(noted)
         }) {
-            match linux::processes(&*memory, &tree, Vmcoreinfo(&text), symbols.as_deref()) {
+            let info = Vmcoreinfo(&text);
+            match linux::processes(&*memory, &tree, info, symbols.as_deref()) {
+                _ if info.is_granule() => {
+                    let release = info.get("OSRELEASE").unwrap_or_default().escape_debug();
+                    notes.push(format!(
+                        "the kernel is Granule, {release}; its programs are not looked for"
+                    ));
+                }
                 Ok((processes, said)) => {
                     trees = processes;
                     notes.extend(said);

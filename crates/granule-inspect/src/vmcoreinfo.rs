@@ -1,10 +1,11 @@
 //! The notes of a Linux kernel about itself (VMCOREINFO), and the tree of its kernel half. Linux's
-//! Documentation/admin-guide/kdump/vmcoreinfo.rst describes the keys.
+//! Documentation/admin-guide/kdump/vmcoreinfo.rst describes the keys. The reference kernel of this repository has the
+//! same keys, and the values of its registers, `GRANULE(name)`.
 
 use crate::scan;
 use crate::source::Memory;
 use crate::tree::{Origin, Owner, Shape, Tree};
-use granule::arch::registers::Tcr;
+use granule::arch::registers::{Mair, Tcr};
 use granule::arch::{Geometry, PageSize, PhysicalAddress, VaRange};
 use std::ops::ControlFlow;
 
@@ -28,7 +29,11 @@ impl<'a> Vmcoreinfo<'a> {
 
     /// The value of `NUMBER(name)`, which Linux prints in either base.
     pub fn number(self, name: &str) -> Option<u64> {
-        let text = self.get(&format!("NUMBER({name})"))?.trim();
+        self.value(&format!("NUMBER({name})"))
+    }
+
+    fn value(self, key: &str) -> Option<u64> {
+        let text = self.get(key)?.trim();
         match text.strip_prefix("0x") {
             Some(hex) => u64::from_str_radix(hex, 16).ok(),
             // A negative number is an address.
@@ -57,6 +62,9 @@ impl<'a> Vmcoreinfo<'a> {
     /// whether 64K pages have the format with 52 bits, which the text does not contain.
     /// An error is one line: which key is missing or makes no sense.
     pub fn kernel(self, highest: u64) -> Result<Tree, String> {
+        if self.is_granule() {
+            return self.granule();
+        }
         let missing = |key: &str| format!("VMCOREINFO has no {key}");
         let page_size = self.get("PAGESIZE").ok_or_else(|| missing("PAGESIZE"))?;
         let page_size = page_size
@@ -87,18 +95,55 @@ impl<'a> Vmcoreinfo<'a> {
         if page_size == PageSize::K64 && built_for == Some(52) && shape.va_bits() == 48 {
             root = root.wrapping_add(8 * ((1 << (52 - 42)) - (1 << (48 - 42))));
         }
-        if root >= 1 << 52 || root % 64 != 0 {
+        if !is_root(root) {
             return Err(format!(
                 "VMCOREINFO puts {swapper} at {symbol:#x}, physical {root:#x}, which is not a table"
             ));
         }
-        Ok(Tree::new(
-            Owner::Kernel,
-            PhysicalAddress(root),
-            Shape::Stage1(shape),
-            Origin::Vmcoreinfo,
-        ))
+        Ok(tree(root, shape))
     }
+
+    /// Whether it is the reference kernel's.
+    pub(crate) fn is_granule(self) -> bool {
+        self.get(TABLE_ROOT).is_some()
+    }
+
+    /// The tree of the reference kernel, as its registers had it.
+    fn granule(self) -> Result<Tree, String> {
+        let register = |key: &str| {
+            let value = self.value(key);
+            value.ok_or_else(|| format!("VMCOREINFO of Granule has no {key} that is a number"))
+        };
+        let (root, tcr) = (register(TABLE_ROOT)?, register("GRANULE(tcr)")?);
+        let shape = match Geometry::from_tcr(Tcr(tcr), VaRange::Upper) {
+            Ok(Some(shape)) if is_root(root) => shape,
+            _ => {
+                return Err(format!(
+                    "VMCOREINFO of Granule gives TCR {tcr:#x} and the root {root:#x}, which are no upper half's"
+                ));
+            }
+        };
+        let mut tree = tree(root, shape);
+        tree.memory_types = Some(Mair(register("GRANULE(mair)")?));
+        Ok(tree)
+    }
+}
+
+/// The physical address of the reference kernel's root table.
+const TABLE_ROOT: &str = "GRANULE(table_root)";
+
+const fn is_root(address: u64) -> bool {
+    address < 1 << 52 && address.is_multiple_of(64)
+}
+
+fn tree(root: u64, shape: Geometry) -> Tree {
+    let shape = Shape::Stage1(shape);
+    Tree::new(
+        Owner::Kernel,
+        PhysicalAddress(root),
+        shape,
+        Origin::Vmcoreinfo,
+    )
 }
 
 /// The half with 64 - `unused` bits of input address. Linux uses the 52-bit format of 4K and
@@ -225,6 +270,39 @@ mod tests {
             ),
         ] {
             let error = root(&DEBIAN.replace(from, to)).unwrap_err();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+
+    #[test]
+    fn the_reference_kernel_gives_its_registers() {
+        let granule = DEBIAN.replace("6.1.0-18-arm64", "granule")
+            + "GRANULE(table_root)=0x43200000\nGRANULE(mair)=0xff\nGRANULE(tcr)=0x480100010\n";
+        let text = granule.replace("0x480100010", "0x5c0100010");
+        let tree = Vmcoreinfo(&text).kernel(0).unwrap();
+        assert_eq!(tree.geometry().page_size(), PageSize::K64);
+        let tree = Vmcoreinfo(&granule.replace("0x480100010", "0x580190010"))
+            .kernel(0)
+            .unwrap();
+        // The root of the symbol is another, and the size of pages too.
+        assert_eq!(
+            (tree.root.0, tree.memory_types),
+            (0x4320_0000, Some(Mair(0xff)))
+        );
+        assert_eq!(tree.geometry().page_size(), PageSize::K4);
+        assert_eq!(tree.geometry().va_bits(), 39);
+        for (from, to, words) in [
+            ("(tcr)=0x", "(x)=0x", "has no GRANULE(tcr) that is a number"),
+            ("(mair)=0x", "(mair)=", "has no GRANULE(mair) that"),
+            (
+                "(table_root)=0x",
+                "(table_root)=?",
+                "no GRANULE(table_root)",
+            ),
+            ("=0x43200000", "=0x43200001", "the root 0x43200001, which"),
+            ("(tcr)=0x48", "(tcr)=0x40", "gives TCR 0x400100010"),
+        ] {
+            let error = root(&granule.replace(from, to)).unwrap_err();
             assert!(error.contains(words), "{error}");
         }
     }

@@ -43,6 +43,26 @@ fn options_come_before_what_linux_says_and_that_before_a_guess() {
     assert_eq!(found.trees[0].origin, Origin::Options);
 }
 
+#[test]
+fn the_reference_kernel_is_named_and_its_processes_are_not_looked_for() {
+    let info = [
+        LINUX,
+        b"GRANULE(table_root)=0x40001000\nGRANULE(tcr)=0x580190010\nGRANULE(mair)=0x4ff\n",
+    ]
+    .concat();
+    let core = elf_core(
+        &[(0x4000_0000, vec![0; 8192])],
+        &note("VMCOREINFO", 0, &info),
+    );
+    let found = opened(&core, &Options::default()).unwrap();
+    assert_eq!((found.trees.len(), found.trees[0].root.0), (1, 0x4000_1000));
+    assert_eq!(found.trees[0].memory_types, Some(Mair(0x4ff)));
+    assert_eq!(
+        found.notes,
+        ["the kernel is Granule, 6.1.0; its programs are not looked for"]
+    );
+}
+
 const BASE: u64 = 0x4000_0000;
 
 /// Memory with two kernels that describe themselves, each with a root at an address of the first column, which maps
