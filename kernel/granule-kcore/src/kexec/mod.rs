@@ -4,6 +4,7 @@
 pub mod handoff_note;
 pub mod next_tree;
 pub mod request;
+pub mod segments;
 #[cfg(any(test, feature = "test-image"))]
 pub mod test_words;
 

@@ -12,8 +12,8 @@ use granule_kexec::{PhysRange, RelocationList};
 pub(crate) struct KexecHook {
     /// A forced place for the segment `name`, whatever lies there.
     pub(crate) place: fn(&str) -> Option<u64>,
-    /// Pages of a segment's place to hold while the segments are read, if any.
-    pub(crate) in_use: fn(&PhysRange) -> Option<Result<Held, NoMemory>>,
+    /// Takes pages of a segment's place, if any, to be held while the segments are read.
+    pub(crate) in_use: fn(&PhysRange, &mut Option<Held>) -> Result<(), NoMemory>,
     /// Called once the list is sealed.
     pub(crate) sealed: fn(&RelocationList),
     /// Called before the tables are checked.

@@ -231,28 +231,31 @@ fn go(loaded: &Loaded, header: &ListHeader, call: u64, stood: u64) -> ! {
     let note = HandoffNote {
         call,
         hz: cpu::cntfrq_el0(),
-        bytes_total: loaded.payload.iter().map(|it| it.bytes).sum(),
+        bytes_total: loaded.segments().map(|it| it.bytes).sum(),
         bytes_copied: header.bytes_copied,
         lines_cleaned: counts.lines,
         dsb: counts.dsb,
         tlbi: counts.tlbi,
         uncached,
         el2: header.flags & EL2 != 0,
-        payload: loaded.payload.map(|it| note::PayloadSegment {
-            start: it.place.start,
-            bytes: it.bytes,
-            digest: it.digest,
+        payload: note::NAMES.map(|name| {
+            let segment = loaded.segments().find(|it| it.name == name);
+            segment.map_or_else(note::PayloadSegment::default, |it| note::PayloadSegment {
+                start: it.place.start,
+                bytes: it.bytes,
+                digest: it.digest,
+            })
         }),
     };
-    print_summary(&note, sched::switches().wrapping_sub(stood));
+    print_summary(loaded, &note, sched::switches().wrapping_sub(stood));
     let running = loaded.list.page();
     let header_at = virtual_address(loaded, loaded.list.head());
-    let note_at = virtual_address(loaded, loaded.note);
-    // SAFETY: the page was taken for the note, and the linear map covers it; nothing else runs.
-    note.write(running, unsafe {
-        &mut *(note_at.0 as *mut [u8; note::BYTES])
-    });
-    cache::clean(note_at.0..note_at.0 + note::BYTES as u64);
+    let note_at = loaded.note.map(|note| virtual_address(loaded, note).0);
+    if let Some(at) = note_at {
+        // SAFETY: the page was taken for the note, and the linear map covers it; nothing else runs.
+        note.write(running, unsafe { &mut *(at as *mut [u8; note::BYTES]) });
+        cache::clean(at..at + note::BYTES as u64);
+    }
     boot_record::finished(None);
     leaving::leaves(
         header,
@@ -263,7 +266,9 @@ fn go(loaded: &Loaded, header: &ListHeader, call: u64, stood: u64) -> ! {
     );
     recorder::finish(true);
     console::flush();
-    last_count(note_at.0);
+    if let Some(at) = note_at {
+        last_count(at);
+    }
     // SAFETY: all other CPUs are off and interrupts are masked. The list was verified, its tables were
     // made for this kernel's linear map, and nothing has changed since. The code is where the header has
     // it, cleaned and in no instruction cache; the list's pages are cleaned too if the code runs
@@ -287,7 +292,7 @@ fn last_count(note_at: u64) {
 /// Prints the end of this kernel's record.
 // A frame of its own keeps the caller's stack small.
 #[inline(never)]
-fn print_summary(note: &HandoffNote, taken_up: u64) {
+fn print_summary(loaded: &Loaded, note: &HandoffNote, taken_up: u64) {
     report::exceptions();
     report::boot_stack(boot_stack::most_used(), boot_stack::bytes());
     let say = |key: &str, value: u64| println!("@granule kexec.leaving.{key}={value}");
@@ -299,13 +304,9 @@ fn print_summary(note: &HandoffNote, taken_up: u64) {
     say("taken_up", taken_up);
     println!("@granule kexec.leaving.uncached={}", note.uncached);
     // Names where to find the next kernel's boot record if that kernel parks silently.
-    for (name, segment) in note::NAMES.iter().zip(&note.payload) {
-        if segment.bytes != 0 {
-            println!(
-                "@granule kexec.leaving.segment.{name}.start={:#x}",
-                segment.start
-            );
-        }
+    for segment in loaded.segments() {
+        let (name, start) = (segment.name, segment.place.start);
+        println!("@granule kexec.leaving.segment.{name}.start={start:#x}");
     }
     println!("@granule outcome=ok\n@granule end");
 }

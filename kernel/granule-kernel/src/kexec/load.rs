@@ -1,21 +1,18 @@
-//! Loads a next kernel from files: finds each segment's place, takes pages for its bytes, and makes the
-//! list and the tables. An owner holds every allocation and frees it on drop, so a refusal at any point
-//! leaks nothing.
+//! Loads a next kernel from files: makes its device tree, and finds each segment's place. The rest is the part
+//! of [`assemble`](super::assemble). An owner holds every allocation and frees it on drop, so a refusal at any
+//! point leaks nothing.
 
 use super::Request;
+use super::assemble::{Assembly, Segments, Start};
 use super::hook::KEXEC;
-use super::loaded::{Loaded, PayloadSegment};
+use super::loaded::Loaded;
 use super::machine::{MachineFacts, machine, only};
-use super::pages::{self, Held, MOST_SEGMENTS, Runs, Words};
+use super::pages::{self, Runs};
 use super::refused::{Call, Refused};
 use super::seeds::seeds;
-use crate::arch::cpu;
-use crate::arch::sctlr::{SCTLR_EL2_MMU_OFF, SCTLR_MMU_OFF};
 use crate::mm::kernel_tables::{self, Kernel};
-use crate::mm::pages::{NoMemory, each_free_block};
-use crate::mm::transition::TransitionTables;
+use crate::mm::pages::each_free_block;
 use crate::task::owned::Array;
-use arrayvec::ArrayVec;
 use core::fmt::Write;
 use granule::arch::PhysicalAddress;
 use granule_boot::words;
@@ -25,20 +22,14 @@ use granule_kcore::kexec::next_tree::{self, Changes, Crash, Seeds};
 use granule_kcore::line::Line;
 use granule_kexec::image::IMAGE_ALIGN;
 use granule_kexec::{
-    ANYWHERE, Clean, ImageHeader, MemoryMap, Needs, PhysRange, Ranges, Refusal, RelocationList,
-    Segment, TREE_BLOCK, Way, check_boot, check_places, find_place, near, reached,
+    ANYWHERE, Clean, ImageHeader, MemoryMap, PhysRange, Ranges, Refusal, Segment, TREE_BLOCK,
+    check_boot, check_places, find_place, near,
 };
-
-pub(super) type Segments<'a> = ArrayVec<Segment<'a>, MOST_SEGMENTS>;
 
 /// The search for places considers free blocks of at least this size, and at most this many free
 /// ranges. If memory has more ranges, a place may be found at a higher address than necessary.
 const LEAST_FREE: u64 = IMAGE_ALIGN;
 const MOST_FREE: usize = 256;
-
-/// The most rebuilds of the tables. A rebuild is needed if a page of a table lies in a segment's place,
-/// in memory that other code freed meanwhile.
-const MOST_TRIES: u32 = 64;
 
 /// Where segments may lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,9 +62,7 @@ pub(super) fn with_loader<R>(
     request: &Request<'_>,
     work: impl FnOnce(&Loader<'_>) -> Result<R, Refused>,
 ) -> Result<R, Refused> {
-    let unnoted = "memory is in too many pieces, or the device tree cannot be read";
-    let machine = machine().ok_or(Refused::Machine(unnoted))?;
-    let kernel = kernel_tables::kernel().ok_or(Refused::Machine(unnoted))?;
+    let (machine, kernel) = running()?;
     let header = ImageHeader::read(request.kernel)?;
     header.check(&machine.cpu)?;
     let line = command_line(machine, request.command_line)?;
@@ -84,6 +73,13 @@ pub(super) fn with_loader<R>(
         request,
         line: &line,
     })
+}
+
+/// The machine and the kernel that runs on it.
+pub(super) fn running() -> Result<(&'static MachineFacts, &'static Kernel), Refused> {
+    let unnoted = "memory is in too many pieces, or the device tree cannot be read";
+    let both = machine().zip(kernel_tables::kernel());
+    both.ok_or(Refused::Machine(unnoted))
 }
 
 /// The next kernel's command line: the requested line, preceded by `granule.persist=` for the memory
@@ -130,92 +126,32 @@ pub(super) struct Tree {
 
 impl Loader<'_> {
     fn run(&self, at: Where) -> Result<Loaded, Refused> {
-        let page = self.kernel.geometry.page_size();
         let seeds = seeds(self.machine.seed);
         // Measures the tree before any place is known: its length does not depend on the places.
         let nowhere = self.request.initrd.map(|_| PhysRange::default());
         let mut tree = self.tree(nowhere, Some(PhysRange::default()), None, seeds)?;
-        // Allocate all bookkeeping first: no allocation may come between reading the free memory and
-        // taking the places.
-        let mut held = Held::new()?;
-        let mut in_place = [Runs::new()?, Runs::new()?, Runs::new()?];
-        let mut runs = [Runs::new()?, Runs::new()?, Runs::new()?];
+        let copy = self.request.copy;
+        let mut assembly = Assembly::new(self.machine, self.kernel, copy, NAMES.len())?;
         let mut segments = self.places(tree.used as u64, at)?;
-        let mut in_use = self.in_use(&segments)?;
-        // The hook's pages in the kernel's place become free only when just the tables remain to be
-        // allocated.
-        let in_use_for_long = in_use.pop_at(0);
-        held.keep_out_of(&segments);
-        // Take all free memory in the places, so that later allocations rarely land there. The part that
-        // is to be copied over is given back at the end.
-        for (segment, in_place) in segments.iter_mut().zip(&mut in_place) {
-            self.take_free(segment, in_place, &mut held)?;
-        }
-        drop(in_use);
-        for ((segment, in_place), runs) in segments.iter().zip(&in_place).zip(&mut runs) {
-            complete(segment, page.bytes(), in_place, runs, &mut held)?;
-        }
-        let code = held.take_page()?;
-        let note = PhysRange::new(held.take_page()?.0, page.bytes());
-        let initrd = segments.iter().find(|it| it.name == INITRD);
-        let initrd = initrd.map(|it| PhysRange::new(it.destination, it.bytes));
+        assembly.take(&mut segments)?;
+        let note = assembly.held.take_page()?;
+        let note = PhysRange::new(note.0, self.kernel.page());
+        let segment = |name| segments.iter().find(|it| it.name == name);
+        let initrd = segment(INITRD).map(|it| PhysRange::new(it.destination, it.bytes));
         // Drop the measured tree last: its storage may lie in a segment's place, and another allocation
         // would take that memory.
         let measured = core::mem::replace(&mut tree, self.tree(initrd, Some(note), None, seeds)?);
         next_tree::same_length(measured.used, tree.used)?;
-
         pages::fill(&[note], &[]);
-        pages::put_code(code);
-        let mut payload = [PayloadSegment::default(); NAMES.len()];
-        for ((segment, runs), in_place) in segments.iter_mut().zip(&runs).zip(&in_place) {
-            let bytes = self.bytes_of(segment.name, &tree);
-            segment.pages = runs.all();
-            let digest = pages::fill(segment.pages, bytes);
-            if segment.clean != Clean::Nothing {
-                in_place.all().iter().for_each(pages::clean);
-            }
-            let which = NAMES.iter().position(|name| *name == segment.name);
-            if let Some(part) = which.and_then(|which| payload.get_mut(which)) {
-                *part = PayloadSegment {
-                    place: segment.place(),
-                    bytes: segment.bytes,
-                    in_place: in_place.all().iter().map(|it| it.bytes).sum(),
-                    digest,
-                };
-            }
-        }
-
-        let mut kept = ArrayVec::<PhysRange, 4>::new();
-        kept.extend(self.machine.kept().iter().copied());
-        kept.extend([note, PhysRange::new(code.0, page.bytes())]);
-        let memory_map = self.machine.memory_map(page, &kept);
-        let list = pages::write_list(&mut held, &segments, &memory_map)?;
-        drop(in_use_for_long);
-        let tables = self.tables(&segments, &runs, &list, code, &mut held)?;
-        held.complete();
-        let [kernel, _, tree] = payload;
-        let way = Way {
-            uncached: self.machine.options.uncached,
-            el2: self.machine.returns_to_el2,
-            sctlr: SCTLR_MMU_OFF,
-            sctlr_el2: SCTLR_EL2_MMU_OFF,
-            entry: PhysicalAddress(kernel.place.start),
-            tree: PhysicalAddress(tree.place.start),
-            code,
+        let address = |name| PhysicalAddress(segment(name).map_or(0, |it| it.destination));
+        let start = Start {
+            entry: address(KERNEL),
+            tree: address(TREE),
+            note: Some(note),
         };
-        let mut loaded = Loaded {
-            list,
-            tables,
-            way,
-            payload,
-            note: PhysicalAddress(note.start),
-            held,
-        };
-        loaded.seal(cpu::tcr_el1())?;
-        if let Some(hook) = KEXEC.get() {
-            (hook.sealed)(&loaded.list);
-        }
-        Ok(loaded)
+        assembly.finish(&segments, &start, &mut |segment, pages| {
+            Ok(pages::fill(pages, self.bytes_of(segment.name, &tree)))
+        })
     }
 
     pub(super) fn bytes_of<'s>(&'s self, name: &str, tree: &'s Tree) -> &'s [u8] {
@@ -363,119 +299,8 @@ impl Loader<'_> {
         }
         within
     }
-
-    /// Takes the free memory in a segment's place. Pages for the segment's bytes go to `in_place`. The
-    /// rest of the place is cleaned here if all of it was free. If the request requires copies, all of
-    /// it is only put aside.
-    fn take_free(
-        &self,
-        segment: &mut Segment<'_>,
-        in_place: &mut Runs,
-        held: &mut Held,
-    ) -> Result<(), NoMemory> {
-        let whole = segment.whole_pages(self.kernel.geometry.page_size());
-        let copies = self.request.copy;
-        let own = if copies { 0 } else { whole.unwrap_or(0) };
-        let bytes = PhysRange::new(segment.destination, own);
-        held.take_free_in(bytes, |run| in_place.push(run))?;
-        let rest = PhysRange::new(segment.destination + own, segment.memory - own);
-        if copies {
-            return held.put_aside(rest);
-        }
-        // The memory behind the bytes stays taken. Nothing writes it any more, so the kernel need not
-        // clean it on leaving.
-        let mut behind = 0;
-        held.take_free_in(rest, |run| {
-            behind += run.bytes;
-            Ok(())
-        })?;
-        if behind == rest.bytes && segment.clean == Clean::Moved {
-            pages::clean(&rest);
-            segment.clean = Clean::MovedAlone;
-        }
-        Ok(())
-    }
-
-    /// Pages in the places that a hook holds as still in use.
-    fn in_use(&self, segments: &[Segment<'_>]) -> Result<ArrayVec<Held, MOST_SEGMENTS>, NoMemory> {
-        let Some(hook) = KEXEC.get() else {
-            return Ok(ArrayVec::new());
-        };
-        let places = segments.iter().take(MOST_SEGMENTS).map(Segment::place);
-        places.filter_map(|place| (hook.in_use)(&place)).collect()
-    }
-
-    /// The tables that the relocation code runs on.
-    fn tables(
-        &self,
-        segments: &[Segment<'_>],
-        runs: &[Runs],
-        list: &RelocationList,
-        code: PhysicalAddress,
-        held: &mut Held,
-    ) -> Result<TransitionTables, Refused> {
-        let sources: usize = runs.iter().map(|runs| runs.all().len()).sum();
-        let mut written = Runs::with_room(MOST_SEGMENTS)?;
-        let mut written = Ranges::new(written.slots());
-        let mut read = Runs::with_room(sources + list.pages())?;
-        let mut read = Ranges::new(read.slots());
-        let mut fits = true;
-        reached(segments, |extent, writes| {
-            let to = if writes { &mut written } else { &mut read };
-            fits &= to.insert(extent).is_ok();
-        });
-        list.each_page(&Words, |page| {
-            let page = PhysRange::new(page.0, list.page().bytes());
-            fits &= read.insert(page).is_ok();
-        })?;
-        debug_assert!(fits, "no more extents than were counted");
-        let needs = Needs {
-            cpu: self.machine.cpu,
-            upper: self.kernel.geometry,
-            distance: self.kernel.placement.distance(),
-            code,
-            written: written.all(),
-            read: read.all(),
-            segments,
-        };
-        // The pages of the tables come from the common allocator. If one lies in a segment's place, put
-        // aside the memory freed there and retry; each retry finds less of it.
-        let mut tries = MOST_TRIES;
-        loop {
-            match TransitionTables::build(self.kernel, &needs).map_err(Refused::from) {
-                Err(why) if why.in_the_way() && tries > 0 => held.put_places_aside()?,
-                result => return result,
-            }
-            tries -= 1;
-        }
-    }
 }
 
 const KERNEL: &str = NAMES[0];
 pub(super) const INITRD: &str = NAMES[1];
-
-/// The pages for a segment's bytes, in order: pages in place, and other pages for the gaps between them.
-fn complete(
-    segment: &Segment<'_>,
-    page: u64,
-    in_place: &Runs,
-    all: &mut Runs,
-    held: &mut Held,
-) -> Result<(), NoMemory> {
-    let end = segment.destination + segment.bytes.next_multiple_of(page);
-    let mut at = segment.destination;
-    let behind = PhysRange::new(end, 0);
-    for own in in_place.all().iter().chain([&behind]) {
-        let mut missing = own.start - at;
-        while missing > 0 {
-            let taken = held.take(missing)?;
-            missing -= taken.bytes;
-            all.push(taken)?;
-        }
-        if own.bytes > 0 {
-            all.push(*own)?;
-        }
-        at = own.start + own.bytes;
-    }
-    Ok(())
-}
+const TREE: &str = NAMES[2];

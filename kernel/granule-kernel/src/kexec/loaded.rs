@@ -3,14 +3,15 @@
 
 use super::pages::{self, Held, Words};
 use crate::mm::transition::TransitionTables;
+use crate::task::owned::Array;
 use core::fmt;
 use granule::arch::PhysicalAddress;
-use granule_kcore::kexec::handoff_note::NAMES;
 use granule_kexec::{ListError, ListHeader, PhysRange, RelocationList, Way, verify};
 
-/// One segment for the next kernel. Without bytes the segment is absent.
+/// One segment for the next kernel. Without bytes the segment is absent, and its place empty.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PayloadSegment {
+    pub(crate) name: &'static str,
     /// The segment's place: its bytes and the memory reserved behind them.
     pub(crate) place: PhysRange,
     /// Bytes of the segment.
@@ -28,10 +29,10 @@ pub(crate) struct Loaded {
     /// The transitional tables.
     pub(crate) tables: TransitionTables,
     pub(crate) way: Way,
-    /// Kernel, initramfs and device tree, in the order of [`NAMES`].
-    pub(crate) payload: [PayloadSegment; 3],
-    /// The page for the note, which the device tree names; zeroed until the kernel leaves.
-    pub(crate) note: PhysicalAddress,
+    /// The segments in the order of their loading; some at the end may be absent.
+    pub(crate) payload: Array<PayloadSegment>,
+    /// The page for the note, if the device tree names one; zeroed until the kernel leaves.
+    pub(crate) note: Option<PhysicalAddress>,
     /// All pages except those of the tables.
     pub(super) held: Held,
 }
@@ -46,6 +47,11 @@ impl Loaded {
                 .each_page(&Words, |page| pages::clean(&PhysRange::new(page.0, bytes)))?;
         }
         Ok(header)
+    }
+
+    /// The segments that are there.
+    pub(crate) fn segments(&self) -> impl Iterator<Item = &PayloadSegment> {
+        self.payload.iter().filter(|it| it.bytes > 0)
     }
 
     /// Checks that the list is unchanged since it was sealed.
@@ -63,16 +69,12 @@ impl Loaded {
 /// One line for each segment, then one for the whole: `/sys/kernel/kexec_segments`.
 impl fmt::Display for Loaded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (name, segment) in NAMES
-            .iter()
-            .zip(&self.payload)
-            .filter(|(_, it)| it.bytes > 0)
-        {
+        for segment in self.segments() {
             let PhysRange { start, bytes } = segment.place;
             writeln!(
                 f,
-                "{name} {start:#x} {} {bytes} {}",
-                segment.bytes, segment.in_place
+                "{} {start:#x} {} {bytes} {}",
+                segment.name, segment.bytes, segment.in_place
             )?;
         }
         let totals = self.list.totals();

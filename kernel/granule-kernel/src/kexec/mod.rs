@@ -1,6 +1,6 @@
 //! Leaving for the next kernel, and arriving in it.
 //!
-//! Loading: [`load`](mod@load) makes a [`Loaded`] from files, with pages from [`pages`],
+//! Loading: [`load`](mod@load) makes a [`Loaded`] from files by [`assemble`], with pages from [`pages`],
 //! on the [`machine`] recorded at boot. This file holds the loaded kernel and the lock for changing it.
 //! [`refused`] has the reasons for a refusal; [`messages`] limits how often they are printed.
 //!
@@ -60,6 +60,7 @@
 //! `granule.persist=` are in the tree's memory reservations, so that a Linux keeps off them too.
 
 pub(crate) mod arrive;
+mod assemble;
 pub(crate) mod crash;
 pub(crate) mod hook;
 pub(crate) mod leave;
@@ -104,14 +105,19 @@ impl Drop for Busy {
 }
 
 /// Loads a next kernel in place of the loaded one. On refusal the loaded one stays.
-pub(crate) fn load(_busy: &Busy, request: &Request<'_>) -> Result<(), Refused> {
+pub(crate) fn load(busy: &Busy, request: &Request<'_>) -> Result<(), Refused> {
     let new = load::load(request)?;
+    keep(busy, new);
+    Ok(())
+}
+
+/// Keeps a kernel that was loaded, and frees the one before.
+fn keep(_busy: &Busy, new: Loaded) {
     messages::say(Subject::Loaded, || {
         print!("granule: kexec: the next kernel is loaded\n{new}");
     });
     let old = LOADED.with(|slot| slot.replace(new));
     drop(old);
-    Ok(())
 }
 
 /// Frees the loaded kernel, if any.

@@ -3,6 +3,7 @@
 
 #![allow(unsafe_code, reason = "pages of the next kernel, in the linear map")]
 
+use super::refused::Refused;
 use crate::arch::cpu;
 use crate::mm::kernel_tables::{self, pointer};
 use crate::mm::pages::{self, NoMemory, Run};
@@ -13,14 +14,11 @@ use core::cell::Cell;
 use granule::arch::{Descriptor, PhysicalAddress};
 use granule::hw::cache;
 use granule::table::{FreedTable, Maintenance, TableEnvironment, TableRun};
-use granule_kcore::kexec::handoff_note::NAMES;
+pub(super) use granule_kcore::kexec::segments::MOST_SEGMENTS;
 use granule_kexec::{
     Digest, ListError, ListHeader, ListMemory, MemoryMap, PhysRange, Refusal, RelocationList,
     Segment, Transition, Way, relocate,
 };
-
-/// Segments: kernel, initramfs, device tree, and of a crash kernel the header of the core.
-pub(super) const MOST_SEGMENTS: usize = NAMES.len() + 1;
 
 pub(crate) fn page_bytes() -> u64 {
     kernel_tables::kernel().map_or(0, kernel_tables::Kernel::page)
@@ -167,6 +165,31 @@ impl Held {
         }
     }
 
+    /// Takes pages for the gaps between a segment's pages in place, and appends all of them to `all` in order.
+    pub(super) fn take_gaps(
+        &mut self,
+        segment: &Segment<'_>,
+        in_place: &Runs,
+        all: &mut Runs,
+    ) -> Result<(), NoMemory> {
+        let end = segment.destination + segment.bytes.next_multiple_of(page_bytes());
+        let mut at = segment.destination;
+        let behind = PhysRange::new(end, 0);
+        for own in in_place.all().iter().chain([&behind]) {
+            let mut missing = own.start - at;
+            while missing > 0 {
+                let taken = self.take(missing)?;
+                missing -= taken.bytes;
+                all.push(taken)?;
+            }
+            if own.bytes > 0 {
+                all.push(*own)?;
+            }
+            at = own.start + own.bytes;
+        }
+        Ok(())
+    }
+
     /// Takes one page outside the places.
     pub(super) fn take_page(&mut self) -> Result<PhysicalAddress, NoMemory> {
         let page = self.take(page_bytes())?;
@@ -306,10 +329,27 @@ pub(super) fn table_reader() -> impl ReadTables {
     }
 }
 
-/// Writes `bytes` to pages, in order, fills the rest of the last page with zeros, and returns the digest
-/// of `bytes`.
+/// Writes `bytes` to pages, in order, fills the rest with zeros, and returns the digest of `bytes`.
 pub(super) fn fill(pages: &[PhysRange], bytes: &[u8]) -> u64 {
     let mut digest = Digest::new();
+    let mut rest = bytes;
+    let written = fill_with(pages, bytes.len() as u64, &mut |head| {
+        let (piece, behind) = rest.split_at(rest.len().min(head.len()));
+        head.copy_from_slice(piece);
+        digest.bytes(piece);
+        rest = behind;
+        Ok(())
+    });
+    debug_assert!(written.is_ok(), "no piece is refused");
+    digest.value()
+}
+
+/// Calls `write` for the first `bytes` bytes of pages, in order and a run at a time, and fills the rest with zeros.
+pub(super) fn fill_with(
+    pages: &[PhysRange],
+    bytes: u64,
+    write: &mut dyn FnMut(&mut [u8]) -> Result<(), Refused>,
+) -> Result<(), Refused> {
     let mut rest = bytes;
     for run in pages {
         let Some(start) = pointer(PhysicalAddress(run.start)) else {
@@ -318,14 +358,12 @@ pub(super) fn fill(pages: &[PhysRange], bytes: &[u8]) -> u64 {
         // SAFETY: `Held` took these pages, or they are reserved for a crash kernel that is not loaded yet; the
         // linear map maps them writable, and nothing else uses them.
         let to = unsafe { core::slice::from_raw_parts_mut(start.as_ptr(), run.bytes as usize) };
-        let (piece, behind) = rest.split_at(rest.len().min(to.len()));
-        let (head, tail) = to.split_at_mut(piece.len());
-        head.copy_from_slice(piece);
+        let (head, tail) = to.split_at_mut(rest.min(run.bytes) as usize);
+        write(head)?;
         tail.fill(0);
-        digest.bytes(piece);
-        rest = behind;
+        rest -= head.len() as u64;
     }
-    digest.value()
+    Ok(())
 }
 
 /// The digest of the first `bytes` bytes of a range.

@@ -137,7 +137,7 @@ impl<'a> TableVerification<'a> {
         let read = pages::table_reader();
         let tables = TableView::new(upper, high, &read);
         let mapped = self.collect(&tables)?;
-        for place in self.loaded.payload.iter().map(|it| it.place) {
+        for place in self.loaded.segments().map(|it| it.place) {
             self.check_mapped(&tables, place.start, place.bytes, Use::Written);
         }
         records(&mut |record| {

@@ -47,7 +47,10 @@ pub(super) static DAMAGE: KexecHook = KexecHook {
         let mut places = NAMES.into_iter().zip(words().places);
         places.find(|(each, _)| *each == name)?.1
     },
-    in_use: |place| Some(hold_middle(place, words().frees?)),
+    in_use: |place, held| match words().frees {
+        Some(count) => hold_middle(place, count, held),
+        None => Ok(()),
+    },
     sealed: |list| {
         if let Some(bit) = words().flip {
             let byte = list.head().0 + bit / 8 % list.page().bytes();
@@ -69,8 +72,11 @@ pub(super) static DAMAGE: KexecHook = KexecHook {
 
 /// Allocates every other page in the middle of a place. They are freed once the search for free pages there
 /// is over.
-fn hold_middle(place: &PhysRange, count: u64) -> Result<Held, NoMemory> {
-    let mut held = Held::new()?;
+fn hold_middle(place: &PhysRange, count: u64, held: &mut Option<Held>) -> Result<(), NoMemory> {
+    let held = match held {
+        Some(held) => held,
+        None => held.insert(Held::new()?),
+    };
     let middle = place.start + place.bytes / 2 / page_bytes() * page_bytes();
     for index in 0..count {
         let page = PhysRange::new(middle + 2 * index * page_bytes(), page_bytes());
@@ -78,7 +84,7 @@ fn hold_middle(place: &PhysRange, count: u64) -> Result<Held, NoMemory> {
             held.take_free_in(page, |_| Ok(()))?;
         }
     }
-    Ok(held)
+    Ok(())
 }
 
 /// Flips one bit of a page, in its word, as everything loaded was written.
