@@ -1,6 +1,7 @@
 //! The system calls that load a next kernel and leave for it.
 
 use super::leave;
+use super::machine::{MachineFacts, machine};
 use super::messages::{self, Subject};
 use super::refused::{Call, Refused};
 use super::{Busy, Request, crash, load as load_kernel, unload, with_loaded};
@@ -31,6 +32,10 @@ pub(crate) const NEXT_KERNEL: NextKernel = NextKernel {
     reboot,
     is_asked: leave::is_asked,
     serve: leave::serve,
+    tree: || {
+        let tree = machine().and_then(MachineFacts::tree);
+        tree.map_or(&[], |(_, bytes)| bytes)
+    },
     forget: || {
         if let Some(busy) = Busy::take() {
             unload(&busy);

@@ -20,6 +20,8 @@ pub(crate) struct NextKernel {
     pub(crate) is_asked: fn() -> bool,
     /// Leaves for the next kernel if a task has requested it. The boot CPU calls this.
     pub(crate) serve: fn(),
+    /// The machine's device tree; empty if it is not in mapped RAM.
+    pub(crate) tree: fn() -> &'static [u8],
     /// Frees the loaded kernel once no program is left that could leave for it.
     pub(crate) forget: fn(),
 }
@@ -43,6 +45,10 @@ pub(super) fn serve() {
     if let Some(next) = NEXT_KERNEL.get() {
         (next.serve)();
     }
+}
+
+pub(super) fn tree() -> &'static [u8] {
+    NEXT_KERNEL.get().map_or(&[], |next| (next.tree)())
 }
 
 pub(super) fn forget() {

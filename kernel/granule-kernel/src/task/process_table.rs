@@ -3,6 +3,7 @@
 //! The lock masks interrupts and covers short work only. It is taken before the locks of tasks, pages
 //! and the console. The table exists from before the first process until after the last.
 
+use super::next_kernel;
 use super::owned::{Array, PageFrames};
 use super::sources;
 use super::task_table::{self, Task, Zombie};
@@ -61,6 +62,7 @@ pub(super) fn open(archive: &'static [u8]) -> Result<(), ArchiveError> {
     let nodes = nodes_needed(archive)?;
     let nodes = Array::new(nodes, |_| Node::EMPTY).ok_or(ArchiveError::NoRoom)?;
     let mut files = Files::new(Tree::build(archive, nodes)?).ok_or(ArchiveError::NoRoom)?;
+    files.machine = next_kernel::tree();
     for source in Source::LATER {
         if let Some(bytes) = sources::bytes(source) {
             let added = files.add_source(source, bytes);

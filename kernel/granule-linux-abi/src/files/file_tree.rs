@@ -2,7 +2,7 @@
 //!
 //! A node is a small value in storage from the caller; names and contents are ranges of the archive.
 //! Files that programs expect but few archives bring (`/dev/null` and its like, `/proc/self/exe`), and texts of the
-//! kernel (`/sys/kernel`), are added where the archive has no such name. [`path`](super::path) resolves paths to nodes.
+//! kernel (`/sys`), are added where the archive has no such name. [`path`](super::path) resolves paths to nodes.
 
 mod error;
 
@@ -73,6 +73,8 @@ pub enum Status {
     KexecLoaded,
     /// The segments of the loaded kernel.
     KexecSegments,
+    /// The device tree that this kernel was given.
+    Tree,
 }
 
 /// A node of a [`Tree`].
@@ -141,16 +143,18 @@ pub struct About {
 /// Added where the archive has no such name.
 const DEVICES: [(&[u8], u32, u32); 3] = [(b"null", 1, 3), (b"zero", 1, 5), (b"console", 5, 1)];
 
-const STATUS: [(&[u8], Status); 2] = [
-    (b"kexec_loaded", Status::KexecLoaded),
-    (b"kexec_segments", Status::KexecSegments),
+/// The folder in `/sys`, the name and the permissions.
+const STATUS: [(&[u8], &[u8], u32, Status); 3] = [
+    (b"kernel", b"kexec_loaded", 0o444, Status::KexecLoaded),
+    (b"kernel", b"kexec_segments", 0o444, Status::KexecSegments),
+    (b"firmware", b"fdt", 0o400, Status::Tree),
 ];
 
 /// The most nodes of the tree of `archive`.
 pub fn nodes_needed(archive: &[u8]) -> Result<usize, ArchiveError> {
-    // The root, /dev and its devices, /proc/self/exe and /sys/kernel with their folders and files,
-    // /proc/sysrq-trigger, and what is added later.
-    let own = 8 + DEVICES.len() + STATUS.len() + Source::LATER.len();
+    // The root, /dev and its devices, /proc/self/exe, /sys with two folders and their files, /proc/sysrq-trigger, and
+    // what is added later.
+    let own = 9 + DEVICES.len() + STATUS.len() + Source::LATER.len();
     cpio::entries(archive).try_fold(own, |sum, entry| {
         Ok(sum.saturating_add(parts(entry?.name).count()))
     })
@@ -177,8 +181,7 @@ pub struct Tree<'a, S> {
 }
 
 impl<'a, S: AsRef<[Node]> + AsMut<[Node]>> Tree<'a, S> {
-    /// Builds the tree of `archive`. `nodes` must have room for [`nodes_needed`]; its old content is
-    /// lost.
+    /// Builds the tree of `archive`. `nodes` must have room for [`nodes_needed`]; its old content is lost.
     pub fn build(archive: &'a [u8], nodes: S) -> Result<Self, ArchiveError> {
         if u32::try_from(archive.len()).is_err() {
             return Err(ArchiveError::TooLarge);
@@ -208,11 +211,11 @@ impl<'a, S: AsRef<[Node]> + AsMut<[Node]>> Tree<'a, S> {
             tree.own_node(own, b"exe", NodeKind::ExeLink, S_IFLNK | 0o777)?;
         }
         tree.add_source(Source::Sysrq)?;
-        if let Some(sys) = tree.own_directory(root, b"sys")?
-            && let Some(kernel) = tree.own_directory(sys, b"kernel")?
-        {
-            for (name, status) in STATUS {
-                tree.own_node(kernel, name, NodeKind::Status(status), S_IFREG | 0o444)?;
+        if let Some(sys) = tree.own_directory(root, b"sys")? {
+            for (folder, name, mode, status) in STATUS {
+                if let Some(folder) = tree.own_directory(sys, folder)? {
+                    tree.own_node(folder, name, NodeKind::Status(status), S_IFREG | mode)?;
+                }
             }
         }
         tree.count_links();
@@ -273,9 +276,7 @@ impl<'a, S: AsRef<[Node]> + AsMut<[Node]>> Tree<'a, S> {
             _ => at,
         };
         let node = self.node_mut(at)?;
-        node.kind = kind;
-        node.content = content;
-        node.mode = entry.mode;
+        (node.kind, node.content, node.mode) = (kind, content, entry.mode);
         (node.uid, node.gid, node.mtime) = (entry.uid, entry.gid, entry.mtime);
         node.same = same.0;
         node.archived = archived;
@@ -455,9 +456,8 @@ impl<'a, S: AsRef<[Node]>> Tree<'a, S> {
             NodeKind::Directory => self.node(directory).first_child,
             _ => NONE,
         };
-        core::iter::successors(self.existing(first), |id| {
-            self.existing(self.node(*id).next)
-        })
+        let next = |id: &NodeId| self.existing(self.node(*id).next);
+        core::iter::successors(self.existing(first), next)
     }
 
     /// The next child of the same directory.

@@ -1,7 +1,6 @@
 //! The files `/sys/kernel/kexec_loaded` and `/sys/kernel/kexec_segments`, as text that every load or
 //! unload of a next kernel replaces.
 
-use super::file_tree::Status;
 use arrayvec::ArrayVec;
 use core::fmt;
 
@@ -28,12 +27,16 @@ impl Kexec {
         text
     }
 
-    pub(super) fn text(&self, status: Status) -> &[u8] {
-        match status {
-            Status::KexecLoaded if self.segments.is_empty() => b"0\n",
-            Status::KexecLoaded => b"1\n",
-            Status::KexecSegments => &self.segments,
+    pub(super) const fn loaded(&self) -> &[u8] {
+        if self.segments.is_empty() {
+            b"0\n"
+        } else {
+            b"1\n"
         }
+    }
+
+    pub(super) fn segments(&self) -> &[u8] {
+        &self.segments
     }
 }
 

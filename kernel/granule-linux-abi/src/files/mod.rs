@@ -26,7 +26,7 @@ use crate::abi::file::{
 };
 use crate::owned::{Array, Frames};
 use descriptors::OpenId;
-use file_tree::{Node, NodeId, NodeKind, Tree};
+use file_tree::{Node, NodeId, NodeKind, Status, Tree};
 use kexec::Kexec;
 use open::{Device, OpenFile, What};
 use path::{Last, PathError, lookup};
@@ -73,6 +73,8 @@ pub struct Files<'a, F: Frames> {
     pub tree: Tree<'a, Array<Node, F>>,
     /// The text about the next kernel.
     pub kexec: Kexec,
+    /// The device tree that this kernel was given.
+    pub machine: &'a [u8],
     sizes: Sizes,
     open: Array<Option<OpenFile>, F>,
     pipes: Array<Option<Pipe<F>>, F>,
@@ -84,6 +86,7 @@ impl<'a, F: Frames> Files<'a, F> {
         Some(Self {
             tree,
             kexec: Kexec::NONE,
+            machine: &[],
             sizes: Sizes::default(),
             open: Array::new(MOST_OPEN, |_| None)?,
             pipes: Array::new(MOST_PIPES, |_| None)?,
@@ -285,7 +288,9 @@ impl<'a, F: Frames> Files<'a, F> {
         }
         let content = match file.what {
             What::File(node) => self.tree.content(node),
-            What::Status(status, _) => self.kexec.text(status),
+            What::Status(Status::KexecLoaded, _) => self.kexec.loaded(),
+            What::Status(Status::KexecSegments, _) => self.kexec.segments(),
+            What::Status(Status::Tree, _) => self.machine,
             What::Directory(_) => return Err(Errno::EISDIR),
             What::Device(Device::Zero, _) => {
                 into.fill(0);

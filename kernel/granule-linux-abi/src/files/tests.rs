@@ -294,7 +294,7 @@ fn the_list_of_loaded_segments_reads_like_a_file_and_refuses_writes() {
     let loaded = open(&mut files, "/sys/kernel/kexec_loaded", 0).unwrap();
     let segments = open(&mut files, path, 0).unwrap();
     let text = |files: &mut HostFiles, id, at| {
-        let mut bytes = [0; 600];
+        let mut bytes = [0; 2000];
         files.get_mut(id).unwrap().offset = at;
         match files.read(id, &mut bytes) {
             Ok(Moved::Bytes(count)) => String::from_utf8(bytes[..count].to_vec()).unwrap(),
@@ -317,7 +317,11 @@ fn the_list_of_loaded_segments_reads_like_a_file_and_refuses_writes() {
     for flags in [O_WRONLY, O_RDWR, O_TRUNC] {
         assert_eq!(open(&mut files, path, flags), Err(Errno::EROFS));
     }
+    let tree = open(&mut files, "/sys/firmware/fdt", 0).unwrap();
+    assert_eq!(text(&mut files, tree, 0), "");
+    files.machine = b"a device tree";
+    assert_eq!(text(&mut files, tree, 2), "device tree");
     // A text that is too long is cut.
-    files.kexec = kexec::Kexec::of(&"x".repeat(1000));
+    files.kexec = kexec::Kexec::of(&"x".repeat(2000));
     assert_eq!(text(&mut files, segments, 0).len(), 512);
 }

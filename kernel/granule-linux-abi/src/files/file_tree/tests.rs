@@ -33,6 +33,11 @@ fn an_empty_archive_has_the_devices_and_the_own_program() {
     let loaded = tree.child(kernel, b"kexec_loaded").unwrap();
     assert_eq!(tree.kind(loaded), NodeKind::Status(Status::KexecLoaded));
     assert_eq!(tree.about(loaded).mode, 0o100444);
+    let firmware = tree.child(sys, b"firmware").unwrap();
+    let machine = tree.child(firmware, b"fdt").unwrap();
+    assert_eq!(tree.kind(machine), NodeKind::Status(Status::Tree));
+    // It may have seeds.
+    assert_eq!(tree.about(machine).mode, 0o100400);
     assert_eq!(tree.parent(NodeId::ROOT), NodeId::ROOT);
 }
 
