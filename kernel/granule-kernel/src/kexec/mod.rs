@@ -1,7 +1,9 @@
 //! Leaving for the next kernel, and arriving in it.
 //!
-//! Loading: [`load`](mod@load) makes a [`Loaded`] from files by [`assemble`], with pages from [`pages`],
-//! on the [`machine`] recorded at boot. This file holds the loaded kernel and the lock for changing it.
+//! Loading: [`load`](mod@load) makes a [`Loaded`] from files and [`segments`] from those of a program, both by
+//! [`assemble`] with pages from [`pages`], on the [`machine`] recorded at boot. This file
+//! holds the loaded kernel and the lock for changing it.
+//!
 //! [`refused`] has the reasons for a refusal; [`messages`] limits how often they are printed.
 //!
 //! Leaving: [`leave`](mod@leave) takes the steps from the call to the jump. [`verify_tables`] verifies the tables
@@ -31,6 +33,9 @@
 //!    place. If all memory behind the image's bytes is free, it is kept and cleaned too.
 //! 6. The list and the tables are made and sealed. The list's pages are known apart from the list, so a list
 //!    that was written over loses none.
+//!
+//! `kexec_load` has no tree to make and no places to choose: its steps are 4 to 6, with all memory of a segment
+//! written and cleaned.
 //!
 //! Cleaning follows CTR_EL0 of the CPU that loads. Machines whose CPUs differ in the smallest line, or in
 //! whether instruction fetches need maintenance (IDC, DIC), are not supported.
@@ -72,6 +77,7 @@ pub(crate) mod pages;
 mod quiesce;
 pub(crate) mod refused;
 mod seeds;
+mod segments;
 pub(crate) mod syscall;
 pub(crate) mod verify_tables;
 

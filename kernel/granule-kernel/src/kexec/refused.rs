@@ -5,6 +5,7 @@ use super::messages::Subject;
 use crate::mm::pages::NoMemory;
 use granule_kcore::kexec::MOST_COMMAND_LINE;
 use granule_kcore::kexec::next_tree::NextTreeError;
+use granule_kcore::kexec::segments::SegmentsError;
 use granule_kexec::{ImageError, ListError, Refusal, TransitionError};
 use granule_linux_abi::abi::Errno;
 use thiserror::Error;
@@ -17,10 +18,13 @@ pub(crate) enum Call {
          most {MOST_COMMAND_LINE}"
     )]
     Line { bytes: u64 },
-    #[error(
-        "the command line's {bytes} bytes at {at:#x} cannot be read: expected memory of the program"
-    )]
-    Address { at: u64, bytes: u64, error: Errno },
+    #[error("the {what}'s {bytes} bytes at {at:#x} cannot be read: expected memory of the program")]
+    Address {
+        what: &'static str,
+        at: u64,
+        bytes: u64,
+        error: Errno,
+    },
     #[error(
         "descriptor {} of the {what} is not a file that can be read: expected a regular file, \
          opened for reading",
@@ -75,6 +79,9 @@ pub(crate) enum Refused {
     Memory { what: &'static str },
     #[error("{0}")]
     Call(#[from] Call),
+    /// The segments of a program cannot be a kernel.
+    #[error("{0}")]
+    Segments(#[from] SegmentsError),
     #[error("another process is loading a kernel, or leaving for one: try again")]
     Busy,
     /// The list changed while it was completed.
@@ -87,9 +94,10 @@ impl Refused {
     pub(crate) const fn errno(&self) -> Errno {
         match self {
             Self::Image(ImageError::NotAnImage(_) | ImageError::Short { .. }) => Errno::ENOEXEC,
-            Self::Segment(Refusal::TooBig { .. } | Refusal::OutsideRam { .. }) => {
-                Errno::EADDRNOTAVAIL
-            }
+            Self::Segment(
+                Refusal::TooBig { .. } | Refusal::OutsideRam { .. } | Refusal::Reserved { .. },
+            ) => Errno::EADDRNOTAVAIL,
+            Self::Segments(why) if why.is_about_addresses() => Errno::EADDRNOTAVAIL,
             Self::Segment(Refusal::OutOfPages { .. })
             | Self::Transition(TransitionError::Refused(Refusal::OutOfPages { .. }))
             | Self::Memory { .. } => Errno::ENOMEM,
@@ -104,7 +112,7 @@ impl Refused {
     /// The kind of its console line.
     pub(crate) fn kind(&self) -> Subject {
         match self {
-            Self::Call(_) => Subject::Call,
+            Self::Call(_) | Self::Segments(_) => Subject::Call,
             Self::Image(_) => Subject::Image,
             Self::Segment(Refusal::OutOfPages { .. }) | Self::Transition(_) => Subject::Over,
             Self::Segment(_) => Subject::Place,

@@ -4,7 +4,7 @@ use super::leave;
 use super::machine::{MachineFacts, machine};
 use super::messages::{self, Subject};
 use super::refused::{Call, Refused};
-use super::{Busy, Request, crash, load as load_kernel, unload, with_loaded};
+use super::{Busy, Request, crash, load as load_kernel, segments, unload, with_loaded};
 use crate::dev::console::println;
 use crate::task::next_kernel::{Arguments, CallResult, NextKernel};
 use crate::task::owned::Array;
@@ -29,6 +29,7 @@ const NO_CMA: u64 = 0x10;
 /// The functions by which user space loads a next kernel and leaves for it.
 pub(crate) const NEXT_KERNEL: NextKernel = NextKernel {
     load,
+    load_segments: segments::kexec_load,
     reboot,
     is_asked: leave::is_asked,
     serve: leave::serve,
@@ -121,9 +122,15 @@ fn command_line(current: &mut Current<'_>, at: u64, bytes: u64) -> Result<Array<
     let what = "command line";
     let line = Array::new(bytes as usize, |_| 0);
     let mut line = line.ok_or_else(|| refuse(&Refused::Memory { what }))?;
-    current
-        .read(at, &mut line)
-        .map_err(|error| refuse(&Call::Address { at, bytes, error }.into()))?;
+    current.read(at, &mut line).map_err(|error| {
+        let why = Call::Address {
+            what,
+            at,
+            bytes,
+            error,
+        };
+        refuse(&why.into())
+    })?;
     match line.last() {
         None | Some(0) => Ok(line),
         _ => Err(refuse(&refused)),
@@ -131,12 +138,12 @@ fn command_line(current: &mut Current<'_>, at: u64, bytes: u64) -> Result<Array<
 }
 
 /// Publishes the loaded kernel as a file for programs.
-fn publish(current: &mut Current<'_>) {
+pub(super) fn publish(current: &mut Current<'_>) {
     let text = with_loaded(|loaded| loaded.map_or(Shown::NONE, Shown::of));
     current.with(|processes, _| processes.files.kexec = text);
 }
 
-fn refuse(why: &Refused) -> Errno {
+pub(super) fn refuse(why: &Refused) -> Errno {
     say(why.kind(), why);
     why.errno()
 }

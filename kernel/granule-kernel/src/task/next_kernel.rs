@@ -14,6 +14,8 @@ pub(crate) type Arguments = [u64; 6];
 pub(crate) struct NextKernel {
     /// `kexec_file_load`.
     pub(crate) load: fn(&mut Current<'_>, Arguments) -> CallResult,
+    /// `kexec_load`.
+    pub(crate) load_segments: fn(&mut Current<'_>, Arguments) -> CallResult,
     /// `reboot`.
     pub(crate) reboot: fn(&mut Current<'_>, Arguments) -> CallResult,
     /// Whether a task has requested the next kernel.
@@ -31,6 +33,10 @@ pub(crate) static NEXT_KERNEL: spin::Once<NextKernel> = spin::Once::new();
 
 pub(super) fn load(current: &mut Current<'_>, arguments: Arguments) -> CallResult {
     (NEXT_KERNEL.get().ok_or(Errno::ENOSYS)?.load)(current, arguments)
+}
+
+pub(super) fn load_segments(current: &mut Current<'_>, arguments: Arguments) -> CallResult {
+    (NEXT_KERNEL.get().ok_or(Errno::ENOSYS)?.load_segments)(current, arguments)
 }
 
 pub(super) fn reboot(current: &mut Current<'_>, arguments: Arguments) -> CallResult {

@@ -4,8 +4,8 @@
 use arrayvec::ArrayVec;
 use core::fmt;
 
-/// Three segments and the line of the whole take at most 400 bytes.
-const MOST_BYTES: usize = 512;
+/// Sixteen segments and the line of the whole take less, unless each has terabytes.
+const MOST_BYTES: usize = 1024;
 
 /// The text about the loaded next kernel.
 #[derive(Clone, Debug)]

@@ -323,5 +323,5 @@ fn the_list_of_loaded_segments_reads_like_a_file_and_refuses_writes() {
     assert_eq!(text(&mut files, tree, 2), "device tree");
     // A text that is too long is cut.
     files.kexec = kexec::Kexec::of(&"x".repeat(2000));
-    assert_eq!(text(&mut files, segments, 0).len(), 512);
+    assert_eq!(text(&mut files, segments, 0).len(), 1024);
 }

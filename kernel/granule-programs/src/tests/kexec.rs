@@ -50,16 +50,16 @@ pub(super) fn load_with(kernel: u64, initrd: Option<u64>, line: &[u8], flags: u6
     )
 }
 
-fn unload() {
+pub(super) fn unload() {
     let done = call(KEXEC_FILE_LOAD, [0, 0, 0, 0, UNLOAD]);
     check!(done == 0, "unload: {done}");
 }
 
 /// Reads the list of loaded segments from the kernel.
-fn segments() -> [u8; 512] {
-    let mut text = [0; 512];
+pub(super) fn segments() -> [u8; 1024] {
+    let mut text = [0; 1024];
     let fd = open(b"/sys/kernel/kexec_segments");
-    let got = call(READ, [fd, text.as_mut_ptr() as u64, 512]);
+    let got = call(READ, [fd, text.as_mut_ptr() as u64, 1024]);
     check!(got >= 0, "read: {got}");
     close(fd);
     let fd = open(b"/sys/kernel/kexec_loaded");
@@ -89,8 +89,9 @@ pub(super) fn still_works() {
 
 /// Something that is to fail so, and to leave everything as it was.
 #[track_caller]
-fn fails(what: &[u8], error: i64, work: impl FnOnce() -> i64) {
-    let (before, was) = (free(), segments());
+pub(super) fn fails(what: &[u8], error: i64, work: impl FnOnce() -> i64) {
+    let was = segments();
+    let before = free();
     let result = work();
     let what = what.escape_ascii();
     check!(result == error, "{what}: {result}, expected {error}");
@@ -101,7 +102,8 @@ fn fails(what: &[u8], error: i64, work: impl FnOnce() -> i64) {
 }
 
 pub(super) fn refused(start: Start) {
-    still_works();
+    // This takes some of the stack.
+    fails(b"nothing", 0, || 0);
     let before = free();
     for loaded in [false, true] {
         if loaded {
@@ -205,8 +207,8 @@ pub(super) fn flood(_: Start) {
 /// goes on as it was; likewise when nothing is loaded.
 pub(super) fn corrupted(_: Start) {
     still_works();
-    let before = free();
     fails(b"nothing is loaded", EINVAL, leave);
+    let before = free();
     let kernel = open(GOOD);
     for flags in [0, NO_CMA] {
         let done = load_with(kernel, None, LINE, flags);
@@ -228,7 +230,13 @@ pub(super) fn corrupted(_: Start) {
 pub(super) fn alloc_failure(start: Start) {
     check!(arm(0, 0) == 0, "not offered");
     let step = number(start.argument(2)).max(1) as usize;
-    run_out(step, &[0, NO_CMA]);
+    let (kernel, initrd) = (open(GOOD), open(b"/init"));
+    for flags in [0, NO_CMA] {
+        run_out(step, &|| load_with(kernel, Some(initrd), LINE, flags));
+    }
+    close(kernel);
+    close(initrd);
+    run_out(step, &super::segments::three);
     say(format_args!("short\n"));
 }
 
@@ -249,7 +257,10 @@ pub(super) fn fragmented(start: Start) {
         check!(gone == 0, "madvise: {gone}");
     }
     if start.argument(2).is_empty() {
-        run_out(1, &[0]);
+        let (kernel, initrd) = (open(GOOD), open(b"/init"));
+        run_out(1, &|| load_with(kernel, Some(initrd), LINE, 0));
+        close(kernel);
+        close(initrd);
     } else {
         let kernel = open(GOOD);
         let line = b"granule.kexec=digest\0";
@@ -272,55 +283,50 @@ pub(super) fn leave() -> i64 {
     call(REBOOT, [0xfee1_dead, 0x2812_1969, 0x4558_4543])
 }
 
-fn run_out(step: usize, all_flags: &[u64]) {
-    let (kernel, initrd) = (open(GOOD), open(b"/init"));
-    for &flags in all_flags {
-        let attempt = |first: u64, all: u64| {
-            arm(first, all);
-            let result = load_with(kernel, Some(initrd), LINE, flags);
-            (result, arm(0, 0))
-        };
-        let (result, most) = attempt(u64::MAX, 0);
-        check!(result == 0 && most > 20, "{result}, {most} allocations");
-        unload();
-        let (mut done, mut refused) = (0, 0);
-        // Twice, since memory is in other pieces at first, and one is passed over where that changes.
-        let each = || (1..=most as u64).step_by(step);
-        for first in each().chain(each()) {
-            for all in [0, 1] {
-                let before = free();
-                let (result, made) = attempt(first, all);
-                // Memory is in other pieces each time.
-                check!(
-                    made >= first as i64 || result == 0,
-                    "{first}: {made} allocations, {result}"
-                );
-                match result {
-                    0 => {
-                        done += 1;
-                        unload();
-                    }
-                    ENOMEM => refused += 1,
-                    _ => check!(false, "allocation {first} fails, {all}: {result}"),
+fn run_out(step: usize, load: &dyn Fn() -> i64) {
+    let attempt = |first: u64, all: u64| {
+        arm(first, all);
+        let result = load();
+        (result, arm(0, 0))
+    };
+    let (result, most) = attempt(u64::MAX, 0);
+    check!(result == 0 && most > 20, "{result}, {most} allocations");
+    unload();
+    let (mut done, mut refused) = (0, 0);
+    // Twice, since memory is in other pieces at first, and one is passed over where that changes.
+    let each = || (1..=most as u64).step_by(step);
+    for first in each().chain(each()) {
+        for all in [0, 1] {
+            let before = free();
+            let (result, made) = attempt(first, all);
+            // Memory is in other pieces each time.
+            check!(
+                made >= first as i64 || result == 0,
+                "{first}: {made} allocations, {result}"
+            );
+            match result {
+                0 => {
+                    done += 1;
+                    unload();
                 }
-                // Nothing is left to be done without, once all behind it fail.
-                check!(
-                    result != 0 || all == 0 || made < first as i64,
-                    "allocation {first} and all behind it fail: {result}"
-                );
-                let now = free();
-                check!(
-                    now == before && segments()[0] == 0,
-                    "allocation {first} fails, {all}: {before} bytes were free, now {now}"
-                );
+                ENOMEM => refused += 1,
+                _ => check!(false, "allocation {first} fails, {all}: {result}"),
             }
+            // Nothing is left to be done without, once all behind it fail.
+            check!(
+                result != 0 || all == 0 || made < first as i64,
+                "allocation {first} and all behind it fail: {result}"
+            );
+            let now = free();
+            check!(
+                now == before && segments()[0] == 0,
+                "allocation {first} fails, {all}: {before} bytes were free, now {now}"
+            );
         }
-        still_works();
-        check!(refused > 20, "{refused} refused, {done} done");
-        say(format_args!(
-            "{most} allocations: {refused} times refused, {done} times done otherwise\n"
-        ));
     }
-    close(kernel);
-    close(initrd);
+    still_works();
+    check!(refused > 20, "{refused} refused, {done} done");
+    say(format_args!(
+        "{most} allocations: {refused} times refused, {done} times done otherwise\n"
+    ));
 }

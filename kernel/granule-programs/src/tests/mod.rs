@@ -14,6 +14,7 @@ mod limit;
 mod memory;
 mod modules;
 mod processes;
+mod segments;
 mod signals;
 mod sizes;
 
@@ -115,6 +116,8 @@ const TESTS: &[Test] = &[
     (b"kexec-crowd", leave::crowd),
     (b"kexec-corrupted", kexec::corrupted),
     (b"kexec-fragmented", kexec::fragmented),
+    (b"kexec-segments", segments::refused),
+    (b"kexec-chain", segments::chain),
 ];
 
 /// Runs the test; the exit code.

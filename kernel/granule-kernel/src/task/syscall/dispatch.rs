@@ -33,6 +33,7 @@ fn function(number: u64) -> Option<Call> {
         number::MUNMAP => memory::munmap,
         number::MPROTECT => memory::mprotect,
         number::MADVISE => memory::madvise,
+        number::KEXEC_LOAD => next_kernel::load_segments,
         number::KEXEC_FILE_LOAD => next_kernel::load,
         number::INIT_MODULE => modules::init,
         number::FINIT_MODULE => modules::finit,

@@ -14,4 +14,5 @@ pub(crate) mod machine;
 mod probe;
 mod program;
 mod refuse;
+mod segments;
 mod trace;

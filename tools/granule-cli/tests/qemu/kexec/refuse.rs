@@ -332,6 +332,7 @@ fn memory_may_run_out_at_every_allocation_of_loading() {
         let ran = does(&request, tests(), "kexec-alloc-failure", "short");
         for what in [
             "command line",
+            "list of segments",
             "device tree",
             "next kernel's pages",
             "list",
