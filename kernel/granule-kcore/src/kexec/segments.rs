@@ -54,8 +54,6 @@ pub enum SegmentsError {
     Half(u64),
     /// The first instruction is in no segment.
     Entry(u64),
-    /// No memory is reserved for a crash kernel.
-    Crash,
 }
 
 impl fmt::Display for SegmentsError {
@@ -90,9 +88,6 @@ impl fmt::Display for SegmentsError {
                 f,
                 "the entry {entry:#x} is in no segment: expected the address of an instruction there"
             ),
-            Self::Crash => f.write_str(
-                "kexec_load has flag 0x1 (on crash), and no memory is reserved for that: leave it out",
-            ),
         }
     }
 }
@@ -103,7 +98,7 @@ impl SegmentsError {
     /// Whether Linux returns EADDRNOTAVAIL for it, and not EINVAL.
     #[must_use]
     pub const fn is_about_addresses(&self) -> bool {
-        matches!(self, Self::Place(..) | Self::Entry(_) | Self::Crash)
+        matches!(self, Self::Place(..) | Self::Entry(_))
     }
 }
 
@@ -299,7 +294,6 @@ mod tests {
         for (error, addresses) in [
             (place, true),
             (SegmentsError::Entry(0), true),
-            (SegmentsError::Crash, true),
             (SegmentsError::Flags(2), false),
             (SegmentsError::Count(17), false),
             (SegmentsError::Overlap(1, 0), false),

@@ -4,17 +4,18 @@
 //! digests. All memory of a segment is written: the program's bytes, and zeros behind them.
 
 use super::assemble::{Assembly, Segments, Start};
+use super::crash::CrashKernel;
 use super::loaded::Loaded;
 use super::pages::{self, MOST_SEGMENTS};
 use super::refused::{Call, Refused};
 use super::syscall::{publish, refuse};
-use super::{Busy, keep, load, unload};
+use super::{Busy, crash, keep, load, unload};
 use crate::task::next_kernel::{Arguments, CallResult};
 use crate::task::owned::Array;
 use crate::task::task_table::Current;
 use granule::arch::PhysicalAddress;
-use granule_kcore::kexec::segments::{SegmentsError, UserSegment, check_call, check_segments};
-use granule_kexec::{Clean, Segment, check_places};
+use granule_kcore::kexec::segments::{UserSegment, check_call, check_segments};
+use granule_kexec::{Clean, PhysRange, Segment, check_places};
 use granule_linux_abi::env::Env;
 use zerocopy::IntoBytes;
 
@@ -52,17 +53,11 @@ fn perform(
     let mut list = list.ok_or(Refused::Memory { what })?;
     read(current, what, at, list.as_mut_bytes())?;
     let busy = Busy::take().ok_or(Refused::Busy)?;
-    if on_crash {
-        // None is loaded, so the request to unload it is fulfilled.
-        return match count {
-            0 => Ok(()),
-            _ => Err(SegmentsError::Crash.into()),
-        };
-    }
-    if count == 0 {
-        unload(&busy);
-    } else {
-        keep(&busy, assemble(current, entry, &list)?);
+    match (on_crash, count) {
+        (true, 0) => crash::unload(&busy),
+        (false, 0) => unload(&busy),
+        (true, _) => crash::load(&busy, || for_crash(current, entry, &list))?,
+        (false, _) => keep(&busy, assemble(current, entry, &list)?),
     }
     publish(current);
     Ok(())
@@ -70,26 +65,9 @@ fn perform(
 
 fn assemble(current: &mut Current<'_>, entry: u64, list: &[[u64; 4]]) -> Result<Loaded, Refused> {
     let (machine, kernel) = load::running()?;
-    let page = kernel.geometry.page_size();
-    let memory_map = machine.memory_map(page, machine.kept());
-    let ram = memory_map.ram.iter().map(|bank| bank.bytes).sum();
-    let segments = list.iter().copied().map(UserSegment::from_words);
-    check_segments(segments.clone(), entry, page, ram)?;
+    let memory_map = machine.memory_map(kernel.geometry.page_size(), machine.kept());
+    let mut placed = placed(list, entry)?;
     let mut assembly = Assembly::new(machine, kernel, false, list.len())?;
-    let with_memory = NAMES
-        .into_iter()
-        .zip(segments.clone())
-        .filter(|(_, it)| it.place.bytes > 0);
-    let mut placed = Segments::new();
-    let all = with_memory.map(|(name, UserSegment { place, .. })| Segment {
-        name,
-        destination: place.start,
-        bytes: place.bytes,
-        memory: place.bytes,
-        pages: &[],
-        clean: Clean::Moved,
-    });
-    placed.extend(all);
     check_places(&placed, &memory_map)?;
     assembly.take(&mut placed)?;
     let start = Start {
@@ -98,16 +76,67 @@ fn assemble(current: &mut Current<'_>, entry: u64, list: &[[u64; 4]]) -> Result<
         note: None,
     };
     assembly.finish(&placed, &start, &mut |segment, pages| {
-        let user = segments.clone().find(|it| it.place == segment.place());
-        let UserSegment { from, bytes, .. } = user.unwrap_or_default();
-        let mut at = from;
-        pages::fill_with(pages, bytes, &mut |to| {
-            read(current, segment.name, at, to)?;
-            at = at.saturating_add(to.len() as u64);
-            Ok(())
-        })?;
-        Ok(0)
+        fill(current, list, segment, pages)
     })
+}
+
+fn for_crash(
+    current: &mut Current<'_>,
+    entry: u64,
+    list: &[[u64; 4]],
+) -> Result<CrashKernel, Refused> {
+    let (machine, _) = load::running()?;
+    let placed = placed(list, entry)?;
+    crash::load::of_program(
+        machine,
+        &placed,
+        PhysicalAddress(entry),
+        |segment, pages| fill(current, list, segment, pages),
+    )
+}
+
+/// Checks the segments. Returns those that have memory.
+fn placed(list: &[[u64; 4]], entry: u64) -> Result<Segments<'static>, Refused> {
+    let (machine, kernel) = load::running()?;
+    let page = kernel.geometry.page_size();
+    let memory_map = machine.memory_map(page, machine.kept());
+    let ram = memory_map.ram.iter().map(|bank| bank.bytes).sum();
+    let segments = list.iter().copied().map(UserSegment::from_words);
+    check_segments(segments.clone(), entry, page, ram)?;
+    let with_memory = NAMES
+        .into_iter()
+        .zip(segments)
+        .filter(|(_, it)| it.place.bytes > 0);
+    let all = with_memory.map(|(name, UserSegment { place, .. })| Segment {
+        name,
+        destination: place.start,
+        bytes: place.bytes,
+        memory: place.bytes,
+        pages: &[],
+        clean: Clean::Moved,
+    });
+    let mut placed = Segments::new();
+    placed.extend(all);
+    Ok(placed)
+}
+
+/// Reads a segment's bytes from the program to `pages`.
+fn fill(
+    current: &mut Current<'_>,
+    list: &[[u64; 4]],
+    segment: &Segment<'_>,
+    pages: &[PhysRange],
+) -> Result<u64, Refused> {
+    let mut segments = list.iter().copied().map(UserSegment::from_words);
+    let user = segments.find(|it| it.place == segment.place());
+    let UserSegment { from, bytes, .. } = user.unwrap_or_default();
+    let mut at = from;
+    pages::fill_with(pages, bytes, &mut |to| {
+        read(current, segment.name, at, to)?;
+        at = at.saturating_add(to.len() as u64);
+        Ok(())
+    })?;
+    Ok(0)
 }
 
 fn read(

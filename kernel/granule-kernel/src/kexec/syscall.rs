@@ -77,7 +77,7 @@ fn load(
         copy: flags & NO_CMA != 0,
     };
     let loaded = if flags & ON_CRASH != 0 {
-        crash::load(&busy, &request)
+        crash::load(&busy, || crash::load::load(&request))
     } else {
         load_kernel(&busy, &request)
     };

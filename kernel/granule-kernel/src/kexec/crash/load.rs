@@ -1,8 +1,9 @@
 //! Loads a crash kernel into its memory: segments from the lowest address on, and what enters it at the end.
 
 use super::super::Request;
-use super::super::load::{INITRD, Loader, Where, with_loader};
-use super::super::machine::only;
+use super::super::assemble::Segments;
+use super::super::load::{INITRD, Loader, Where, running, with_loader};
+use super::super::machine::{MachineFacts, only};
 use super::super::pages::{self, Held, MOST_SEGMENTS};
 use super::super::refused::{Call, Refused};
 use super::super::seeds::seeds;
@@ -15,15 +16,16 @@ use crate::task::owned::Array;
 use arrayvec::ArrayVec;
 use granule::arch::{PageSize, PhysicalAddress};
 use granule_kcore::crash::header::{self, DeadKernel};
+use granule_kcore::kexec::handoff_note::NAMES;
 use granule_kcore::kexec::next_tree::{Crash, same_length};
 use granule_kexec::{ANYWHERE, Clean, Needs, PhysRange, Segment, Way, check_places, find_place};
 
 const HEADER: &str = "header of the core";
 
-/// Bytes for the transitional tables, which map one range: far more than they take.
-const TABLES: u64 = 16;
+/// Pages for the relocation code, the list, and the transitional tables, which map one range: far more than they take.
+const CONTROL: u64 = 32;
 
-pub(super) fn load(request: &Request<'_>) -> Result<CrashKernel, Refused> {
+pub(in super::super) fn load(request: &Request<'_>) -> Result<CrashKernel, Refused> {
     with_loader(request, run)
 }
 
@@ -93,85 +95,119 @@ fn run(loader: &Loader<'_>) -> Result<CrashKernel, Refused> {
     // The array has the layout's bytes, so all of it fits.
     let _ = header::write(&mut core, at, cpus, &dumped, &dead);
 
-    let mut checked = [(PhysRange::default(), 0); MOST_SEGMENTS + 1];
-    let mut end = memory.start;
-    for (segment, checked) in segments.iter().zip(&mut checked) {
+    let notes = PhysRange::new(
+        at + layout.notes as u64,
+        (layout.bytes - layout.notes) as u64,
+    );
+    for segment in &segments {
         let bytes = match segment.name {
             HEADER => &core,
             name => loader.bytes_of(name, &tree),
         };
-        let whole = segment.bytes.next_multiple_of(page.bytes());
-        pages::fill(&[PhysRange::new(segment.destination, whole)], bytes);
-        pages::clean(&segment.place());
-        // Panics store the notes at the end of the header.
-        let fixed = if segment.name == HEADER {
-            layout.notes
-        } else {
-            bytes.len()
-        };
-        checked.0 = PhysRange::new(segment.destination, fixed as u64);
-        end = end.max(segment.destination + segment.memory);
+        pages::fill(&[whole_pages(segment, page)], bytes);
     }
-    let memory_end = memory.start + memory.bytes;
-    let mut held = Held::of_range(PhysRange::new(end, memory_end - end))?;
+    let address = |name| {
+        let segment = segments.iter().find(|it| it.name == name);
+        PhysicalAddress(segment.map_or(0, |it| it.destination))
+    };
+    let [kernel, _, tree] = NAMES.map(address);
+    finish(loader.machine, &segments, (kernel, tree), notes)
+}
+
+/// Loads the segments of a program, which `fill` writes to their places. It has made a header of its own, if there is one.
+pub(in super::super) fn of_program(
+    machine: &'static MachineFacts,
+    segments: &Segments<'_>,
+    entry: PhysicalAddress,
+    mut fill: impl FnMut(&Segment<'_>, &[PhysRange]) -> Result<u64, Refused>,
+) -> Result<CrashKernel, Refused> {
+    let memory = machine.crash.ok_or(Call::NoCrashMemory)?;
+    let (_, kernel) = running()?;
+    check_places(segments, &only(kernel.geometry.page_size(), &memory))?;
+    for segment in segments {
+        fill(segment, &[segment.place()])?;
+    }
+    finish(
+        machine,
+        segments,
+        (entry, PhysicalAddress(0)),
+        PhysRange::default(),
+    )
+}
+
+/// The whole pages of a segment's contents, in their place.
+fn whole_pages(segment: &Segment<'_>, page: PageSize) -> PhysRange {
+    let bytes = segment.bytes.next_multiple_of(page.bytes());
+    PhysRange::new(segment.destination, bytes)
+}
+
+/// Makes what enters the crash kernel, whose segments are in their places, and notes all digests. Panics store the
+/// registers of CPUs in `notes`, at the end of a segment.
+fn finish(
+    machine: &'static MachineFacts,
+    segments: &Segments<'_>,
+    (entry, tree): (PhysicalAddress, PhysicalAddress),
+    notes: PhysRange,
+) -> Result<CrashKernel, Refused> {
+    let (_, kernel) = running()?;
+    let memory = machine.crash.ok_or(Call::NoCrashMemory)?;
+    let page = kernel.geometry.page_size();
+    let map = only(page, &memory);
+    let bytes = CONTROL * page.bytes();
+    let align = (page.bytes(), 0);
+    let at = find_place("way there", bytes, align, &ANYWHERE, segments, &map)?;
+    let control = PhysRange::new(at, bytes);
+    let mut held = Held::of_range(control)?;
     let code = held.take_page()?;
     pages::put_code(code);
-    let whole = |it: &Segment<'_>| {
-        let bytes = it.bytes.next_multiple_of(page.bytes());
-        PhysRange::new(it.destination, bytes)
-    };
-    let places: ArrayVec<_, MOST_SEGMENTS> = segments.iter().map(whole).collect();
-    let in_place = segments
-        .iter()
-        .zip(&places)
-        .map(|(segment, place)| Segment {
-            pages: core::slice::from_ref(place),
-            clean: Clean::Nothing,
-            ..*segment
-        });
-    let segments: ArrayVec<_, MOST_SEGMENTS> = in_place.collect();
-    let mut list = pages::write_list(&mut held, &segments, &map)?;
-    let tables = held.take(TABLES * page.bytes())?;
+    let whole = segments.iter().map(|segment| whole_pages(segment, page));
+    let whole: ArrayVec<_, MOST_SEGMENTS> = whole.collect();
+    let in_place = segments.iter().zip(&whole).map(|(segment, whole)| Segment {
+        pages: core::slice::from_ref(whole),
+        clean: Clean::Nothing,
+        ..*segment
+    });
+    let in_place: Segments<'_> = in_place.collect();
+    let mut list = pages::write_list(&mut held, &in_place, &map)?;
     let needs = Needs {
-        cpu: loader.machine.cpu,
-        upper: loader.kernel.geometry,
-        distance: loader.kernel.placement.distance(),
+        cpu: machine.cpu,
+        upper: kernel.geometry,
+        distance: kernel.placement.distance(),
         code,
         written: &[memory],
         read: &[],
-        segments: &segments,
+        segments: &in_place,
     };
-    let tables = tables.start..tables.start + tables.bytes;
-    let tables = transition::build_in(loader.kernel, &needs, tables)?;
-    let [kernel, .., tree, _] = &segments[..] else {
-        return Err(Refused::Machine("a segment is missing"));
-    };
+    let left = held.left();
+    let tables = transition::build_in(kernel, &needs, left.start..left.start + left.bytes)?;
     let way = Way {
-        uncached: loader.machine.options.uncached,
-        el2: loader.machine.returns_to_el2,
+        uncached: machine.options.uncached,
+        el2: machine.returns_to_el2,
         sctlr: SCTLR_MMU_OFF,
         sctlr_el2: SCTLR_EL2_MMU_OFF,
-        entry: PhysicalAddress(kernel.destination),
-        tree: PhysicalAddress(tree.destination),
+        entry,
+        tree,
         code,
     };
     pages::seal_list(&mut list, &held, &way, &tables, cpu::tcr_el1())?;
-    let left = held.left();
-    let control = PhysRange::new(
-        left.start + left.bytes,
-        memory_end - (left.start + left.bytes),
-    );
-    pages::clean(&control);
     let mut loaded = CrashKernel {
         head: list.head().0,
-        notes: PhysRange::new(
-            at + layout.notes as u64,
-            (layout.bytes - layout.notes) as u64,
-        ),
-        checked,
+        notes,
+        ..CrashKernel::default()
     };
-    let [.., last] = &mut loaded.checked;
-    last.0 = control;
+    let fixed = segments.iter().map(|segment| {
+        let end = match segment.place().holds(&notes) && notes.bytes > 0 {
+            true => notes.start,
+            false => segment.destination + segment.bytes,
+        };
+        PhysRange::new(segment.destination, end - segment.destination)
+    });
+    for (checked, range) in loaded.checked.iter_mut().zip(fixed.chain([control])) {
+        checked.0 = range;
+    }
+    for range in segments.iter().map(Segment::place).chain([control]) {
+        pages::clean(&range);
+    }
     loaded.note_digests();
     Ok(loaded)
 }

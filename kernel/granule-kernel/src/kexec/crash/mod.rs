@@ -85,13 +85,14 @@ pub(super) fn unload(_busy: &super::Busy) {
     READY.store(false, Ordering::SeqCst);
 }
 
-/// Loads a crash kernel in place of the loaded one, which is lost even if this fails: both have the same memory.
+/// Loads the crash kernel that `make` makes, in place of the loaded one, which is lost even if this fails: both have the
+/// same memory.
 pub(super) fn load(
     busy: &super::Busy,
-    request: &super::Request<'_>,
+    make: impl FnOnce() -> Result<CrashKernel, super::refused::Refused>,
 ) -> Result<(), super::refused::Refused> {
     unload(busy);
-    let new = load::load(request)?;
+    let new = make()?;
     #[allow(unsafe_code, reason = "the slot")]
     // SAFETY: `busy` makes this the only writer, and no reader looks while `READY` is false.
     unsafe {
