@@ -1,11 +1,13 @@
-//! `kexec_load`: segments that a program lays out itself, refused or left for.
+//! `kexec_load`: segments that a program lays out itself, refused or left for, by programs for tests and by the one
+//! that leaves a Linux, too.
 
-use granule_cli::PageSize::{K4, K64};
-use granule_cli::{Outcome, PageSize};
+use granule_cli::PageSize::{K4, K16, K64};
+use granule_cli::{Initramfs, Outcome, PageSize};
 use test_case::test_case;
 
-use crate::image::image;
+use crate::image::{built, image};
 use crate::kexec::chain::{PERSIST, every_pair, machine, number, program_does, records};
+use crate::kexec::machine::{NEXT, ends};
 
 /// Each line of a refusal, and how often: with nothing loaded, and with something.
 const LINES: [(&str, usize); 16] = [
@@ -101,5 +103,45 @@ fn from_every_page_size_into_every_other(el: u8, cpus: u32, cpu: &str, copied: b
             assert_eq!(copied_bytes, 0, "kernel {index}");
         }
         assert_eq!(left("segment.segment1.start") % (2 << 20), 0);
+    }
+}
+
+/// The program that leaves a Linux, by either call. The next kernel has no initramfs, and the first call no other tree.
+#[test]
+fn the_program_that_leaves_a_linux_leaves_this_kernel() {
+    let program = std::fs::read(built("granule-user-leave", "cargo xtask user")).unwrap();
+    let archive = || {
+        Initramfs::new()
+            .program("/init", &program)
+            .directory("/boot")
+            .file(NEXT, &std::fs::read(image()).unwrap())
+    };
+    for (words, from, to) in [
+        (format!("{NEXT} 50000000"), K16, K16),
+        (
+            format!("--file {NEXT} --append arm64.pagesize=64k"),
+            K4,
+            K64,
+        ),
+        (format!("--file {NEXT} --initrd {NEXT}"), K64, K4),
+    ] {
+        let by_file = words.starts_with("--file");
+        let request = machine(2, 2, 3, "max").page_size(from);
+        let request = request.append(format!("-- {words}"));
+        let ran = ends(&request, archive(), Outcome::Ok);
+        ran.prints_line("leave: loaded");
+        let recorded = records(&ran);
+        assert_eq!(recorded.len(), 2, "{}", ran.console);
+        assert_eq!(number(&recorded[1], "page_size"), to.bytes());
+        assert_eq!(recorded[1].contains_key("kexec.from_page_size"), by_file);
+        let has_initrd = recorded[1].contains_key("kexec.segment.initrd.start");
+        assert_eq!(has_initrd, words.contains("--initrd"), "{}", ran.console);
+    }
+    for (words, line) in [
+        ("--file", "leave: expected IMAGE ADDRESS, or --file IMAGE"),
+        ("--file /none", "leave: the image is not opened: -2"),
+    ] {
+        let wrong = machine(1, 1, 3, "max").append(format!("-- {words}"));
+        ends(&wrong, archive(), Outcome::GuestExit).mentions(line);
     }
 }
