@@ -66,7 +66,12 @@ pub(crate) fn hooked(request: &Request) -> Request {
         .and_then(|kexec| kexec.append.as_ref());
     let words = [request.append.as_ref(), next];
     let mut words = words.into_iter().flatten();
-    let hooks = ["granule.test=", "arm64.fake_cpu=", "arm64.inject_conflict="];
+    let hooks = [
+        "granule.test=",
+        "granule.crash=",
+        "arm64.fake_cpu=",
+        "arm64.inject_conflict=",
+    ];
     let mut request = request.clone();
     if request.qemu == Request::default().qemu {
         request.qemu = qemu();

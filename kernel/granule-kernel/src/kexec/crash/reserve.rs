@@ -13,6 +13,7 @@ const LOW: u64 = 1 << 32;
 
 /// Reserves the memory, in multiples of 2 MiB, which are whole pages of every size. Prints why if there is none.
 /// Call this after everything else is reserved and before anything is allocated.
+#[inline(never)]
 pub(crate) fn reserve(parameters: &Parameters<'_>, memory: &mut Memory) -> Option<PhysRange> {
     let wanted = parameters.crash_memory?;
     match find(wanted.bytes, wanted.start, memory) {

@@ -16,21 +16,17 @@ use granule_kexec::PhysRange;
 /// Bytes of a header whose word does not state them.
 const HEADER_BYTES: u64 = 64 << 10;
 
-/// The core, and the RAM of the machine.
-struct Core {
-    file: CoreFile<Array<u8>, Array<FilePiece>>,
-    ram: ArrayVec<PhysRange, MOST_RANGES>,
-}
+static CORE: spin::Once<CoreFile<Array<u8>, Array<FilePiece>>> = spin::Once::new();
 
-static CORE: spin::Once<Core> = spin::Once::new();
+/// The RAM of the machine.
+static RAM: spin::Once<ArrayVec<PhysRange, MOST_RANGES>> = spin::Once::new();
 
-/// The header that the last kernel left, reserved in `memory`, and the RAM of the machine.
-pub(crate) struct Left {
-    header: PhysRange,
-    ram: ArrayVec<PhysRange, MOST_RANGES>,
-}
+/// The header that the last kernel left, reserved in early memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Left(PhysRange);
 
 /// Finds the header, and reserves its memory before anything is allocated. Prints why if it cannot be used.
+#[inline(never)]
 pub(crate) fn find(
     handover: &Handover,
     parameters: &Parameters<'_>,
@@ -64,18 +60,19 @@ pub(crate) fn find(
             }
         });
     });
-    Some(Left { header, ram })
+    RAM.call_once(|| ram);
+    Some(Left(header))
 }
 
 /// Reads the header, once the page allocator has taken over.
+#[inline(never)]
 pub(crate) fn begin(left: Left) {
-    let Left { header, ram } = left;
-    let read = |at, into: &mut [u8]| read_memory(&ram, at, into);
-    let made = core_file::segments(&header, read).and_then(|count| {
+    let Left(header) = left;
+    let made = core_file::segments(&header, read_memory).and_then(|count| {
         let headers = Array::new(core_file::header_bytes(count), |_| 0);
         let pieces = Array::new(count, |_| FilePiece::default());
         let (headers, pieces) = headers.zip(pieces).ok_or(CoreError::NoRoom)?;
-        CoreFile::new(&header, headers, pieces, read)
+        CoreFile::new(&header, headers, pieces, read_memory)
     });
     match made {
         Ok(file) => {
@@ -84,7 +81,7 @@ pub(crate) fn begin(left: Left) {
                 file.bytes()
             );
             println!("@granule crash.core_bytes={}", file.bytes());
-            CORE.call_once(|| Core { file, ram });
+            CORE.call_once(|| file);
         }
         Err(error) => println!(
             "granule: the header of the dead kernel's core at {header}: {error}; no /proc/vmcore"
@@ -94,22 +91,20 @@ pub(crate) fn begin(left: Left) {
 
 /// The bytes of the core as a file, if there is one.
 pub(crate) fn bytes() -> Option<u64> {
-    CORE.get().map(|core| core.file.bytes())
+    CORE.get().map(CoreFile::bytes)
 }
 
 /// Reads a part of the core. Returns whether all of its memory could be read; what could not is zero.
 pub(crate) fn read(at: u64, into: &mut [u8]) -> bool {
-    CORE.get().is_some_and(|core| {
-        core.file.read(at, into, |at, into: &mut [u8]| {
-            read_memory(&core.ram, at, into)
-        })
-    })
+    CORE.get()
+        .is_some_and(|core| core.read(at, into, read_memory))
 }
 
 /// Reads RAM of the machine, which this kernel need not map.
-fn read_memory(ram: &[PhysRange], at: u64, into: &mut [u8]) -> bool {
+fn read_memory(at: u64, into: &mut [u8]) -> bool {
     let range = PhysRange::new(at, into.len() as u64);
-    if !ram.iter().any(|bank| bank.holds(&range)) {
+    let mut ram = RAM.get().into_iter().flatten();
+    if !ram.any(|bank| bank.holds(&range)) {
         return false;
     }
     let page = kernel().map_or(0, Kernel::page);

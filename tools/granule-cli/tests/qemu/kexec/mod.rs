@@ -8,6 +8,7 @@
 mod arrive;
 mod boots;
 mod chain;
+mod crash;
 mod leave;
 mod load;
 pub(crate) mod machine;

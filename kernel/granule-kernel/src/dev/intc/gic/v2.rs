@@ -130,6 +130,9 @@ const CTLR: u64 = 0;
 const TYPER: u64 = 4;
 /// GICC_PMR.
 const PMR: u64 = 4;
+/// GICC_APR0 and GICC_NSAPR0, the first of four each.
+const APR: u64 = 0xd0;
+const NSAPR: u64 = 0xe0;
 /// GICD_CPENDSGIR0, the first of four.
 const CPENDSGIR: u64 = 0xf10;
 
@@ -144,6 +147,11 @@ pub(in super::super) fn quiesce_cpu() -> Result<(), StillOn> {
     let [distributor, interface] = registers();
     interface.write(CTLR, 0);
     interface.write(PMR, 0);
+    // A kernel may leave from a panic in an interrupt, whose priority nothing else drops.
+    for word in 0..4 {
+        interface.write(APR + 4 * word, 0);
+        interface.write(NSAPR + 4 * word, 0);
+    }
     for word in 0..4 {
         distributor.write(CPENDSGIR + 4 * word, u32::MAX);
     }

@@ -12,6 +12,7 @@ use arm_gic::gicv3::{
     GicCpuInterface, GicRedistributor, GicV3, HIGHEST_NS_PRIORITY, SgiTarget, SgiTargetGroup,
 };
 use arm_gic::{IntId, InterruptGroup, UniqueMmioPointer};
+use core::arch::asm;
 use core::ops::Range;
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -210,6 +211,8 @@ const SGI_FRAME: u64 = 0x1_0000;
 pub(in super::super) fn quiesce_cpu(percpu: &PerCpu) -> Result<(), StillOn> {
     GicCpuInterface::enable_group1(false);
     GicCpuInterface::set_priority_mask(0);
+    // A kernel may leave from a panic in an interrupt.
+    drop_priorities();
     // The redistributor was found when this CPU was set up.
     let Ok(redistributor) = redistributor(percpu.affinity.load(Ordering::Relaxed)) else {
         return Ok(());
@@ -220,6 +223,27 @@ pub(in super::super) fn quiesce_cpu(percpu: &PerCpu) -> Result<(), StillOn> {
     own.disable_all(0..1);
     control.wait(CTLR, REDISTRIBUTOR_WRITES);
     own.check_disabled(0..1, 0)
+}
+
+/// Drops the priorities of interrupts that were acknowledged and never ended, of which a reset alone would free the
+/// interface: `ICC_AP1R<n>_EL1`, of which there are as many as 2^(PRIbits - 5).
+fn drop_priorities() {
+    let control: u64;
+    // SAFETY: registers of the interface, which the kernel has turned on; no interrupt is handled any more.
+    unsafe {
+        asm!("mrs {}, S3_0_C12_C12_4", "msr S3_0_C12_C9_0, xzr", out(reg) control, options(nostack));
+        // ICC_CTLR_EL1.PRIbits: one less than the bits.
+        if control >> 8 & 7 > 4 {
+            asm!("msr S3_0_C12_C9_1, xzr", options(nostack));
+        }
+        if control >> 8 & 7 > 5 {
+            asm!(
+                "msr S3_0_C12_C9_2, xzr",
+                "msr S3_0_C12_C9_3, xzr",
+                options(nostack)
+            );
+        }
+    }
 }
 
 fn distributor() -> Registers {
