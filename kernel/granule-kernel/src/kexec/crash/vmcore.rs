@@ -2,6 +2,7 @@
 
 use crate::dev::console::println;
 use crate::handover::Handover;
+use crate::lock::Lock;
 use crate::mm::firmware::with_tree;
 use crate::mm::kernel_tables::{Kernel, kernel};
 use crate::mm::vmalloc;
@@ -19,7 +20,7 @@ const HEADER_BYTES: u64 = 64 << 10;
 static CORE: spin::Once<CoreFile<Array<u8>, Array<FilePiece>>> = spin::Once::new();
 
 /// The RAM of the machine.
-static RAM: spin::Once<ArrayVec<PhysRange, MOST_RANGES>> = spin::Once::new();
+static RAM: Lock<ArrayVec<PhysRange, MOST_RANGES>> = Lock::new(ArrayVec::new_const());
 
 /// The header that the last kernel left, reserved in early memory.
 #[derive(Clone, Copy)]
@@ -49,18 +50,16 @@ pub(crate) fn find(
         );
         return None;
     }
-    let mut ram = ArrayVec::<PhysRange, MOST_RANGES>::new();
     with_tree(handover, |bytes| {
         tree::each_bank(bytes, |range| {
             let bank = PhysRange::new(range.start, range.end - range.start);
-            match ram.last_mut() {
+            RAM.with(|ram| match ram.last_mut() {
                 Some(last) if last.end() == Some(bank.start) => last.bytes += bank.bytes,
                 // What does not fit cannot be read.
                 _ => drop(ram.try_push(bank)),
-            }
+            });
         });
     });
-    RAM.call_once(|| ram);
     Some(Left(header))
 }
 
@@ -103,8 +102,7 @@ pub(crate) fn read(at: u64, into: &mut [u8]) -> bool {
 /// Reads RAM of the machine, which this kernel need not map.
 fn read_memory(at: u64, into: &mut [u8]) -> bool {
     let range = PhysRange::new(at, into.len() as u64);
-    let mut ram = RAM.get().into_iter().flatten();
-    if !ram.any(|bank| bank.holds(&range)) {
+    if !RAM.with(|ram| ram.iter().any(|bank| bank.holds(&range))) {
         return false;
     }
     let page = kernel().map_or(0, Kernel::page);
