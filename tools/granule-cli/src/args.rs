@@ -109,6 +109,11 @@ Examples:
     granule boot --page-size 4k --kexec-page-size 64k
     granule boot --kexec vmlinuz --kexec-initrd initrd.img --kexec-append 'console=ttyAMA0 quiet'
 
+  Crash, and read the page tables that the dead kernel had, out of the core that a crash kernel saves:
+    granule boot --page-size 4k --crash --crash-page-size 64k --crash-output core
+    granule dump core
+    granule boot --crash --crash-kernel vmlinuz --crash-append 'console=ttyAMA0 quiet'
+
   Through UEFI, with ACPI tables only; through U-Boot; through GRUB, which `make disk` fetches:
     granule boot --firmware uefi --acpi
     granule boot --firmware u-boot --page-size 64k
@@ -158,7 +163,7 @@ impl BootArgs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::{Barriers, Firmware, Kexec, LinearMap, PageSize, Rodata};
+    use crate::request::{Barriers, Crash, Firmware, Kexec, LinearMap, PageSize, Rodata};
     use clap::CommandFactory;
     use granule_testing::text::assert_contains;
     use std::time::Duration;
@@ -199,7 +204,8 @@ mod tests {
                     --qemu /q --icount --timeout 9 --trace T --trace-buffer 4M --load-address 0x140000000 \
                     --dtb-address 2G --ram-file ram \
                     --firmware systemd-boot --acpi --firmware-file F --loader L --disk D --kexec N --kexec-initrd j \
-                    --kaslr-seed 0x10 --kexec-append -y=2 --kexec-page-size 16k --kexec-copy --kexec-uncached";
+                    --kaslr-seed 0x10 --kexec-append -y=2 --kexec-page-size 16k --kexec-copy --kexec-uncached \
+                    --crash --crash-page-size 64k --crash-initrd k --crash-append -z=3 --crash-output O";
         let request = parse(&line.split_whitespace().collect::<Vec<_>>());
         assert_eq!(
             request,
@@ -242,6 +248,14 @@ mod tests {
                     page_size: Some(PageSize::K16),
                     copy: true,
                     uncached: true,
+                }),
+                crash: Some(Crash {
+                    crash: true,
+                    page_size: Some(PageSize::K64),
+                    kernel: None,
+                    initrd: Some("k".into()),
+                    append: Some("-z=3".into()),
+                    output: Some("O".into()),
                 }),
             })
         );

@@ -43,5 +43,7 @@ pub mod watch;
 
 pub use bootrec::BootRecord;
 pub use initramfs::Initramfs;
-pub use request::{Barriers, Firmware, KaslrSeed, Kexec, LinearMap, PageSize, Request, Rodata};
+pub use request::{
+    Barriers, Crash, Firmware, KaslrSeed, Kexec, LinearMap, PageSize, Request, Rodata,
+};
 pub use result::{Boot, Outcome};

@@ -21,10 +21,12 @@ const MOST_HEADERS: u64 = 56 << 20;
 /// The place of sp, pc and pstate in the descriptor of a note with a CPU's registers.
 const SP: usize = 112 + 31 * 8;
 
-/// Returns the memory of a core and the contents of its notes.
-/// Fails if the file is not a core of an arm64 machine, or its headers are damaged or cut off.
-pub fn open<R: ReadAt + 'static>(core: R) -> Result<(Box<dyn Memory>, Facts), OpenError> {
-    let damaged = |what: &str| OpenError(format!("the ELF core is damaged: {what}"));
+fn damaged(what: &str) -> OpenError {
+    OpenError(format!("the ELF core is damaged: {what}"))
+}
+
+/// The bytes of the program headers of a core.
+fn program_headers(core: &impl ReadAt) -> Result<Vec<u8>, OpenError> {
     let unread = |part: &str, error: io::Error| OpenError::unread("the ELF core", part, &error);
     let header = core
         .take(0, 64, 64)
@@ -62,11 +64,30 @@ pub fn open<R: ReadAt + 'static>(core: R) -> Result<(Box<dyn Memory>, Facts), Op
         return Err(damaged("its program headers have another size"));
     }
     let bytes = count * each;
-    let table = core
-        .take(header.e_phoff.get(ENDIAN), bytes, MOST_HEADERS)
-        .map_err(|error| unread("its program headers", error))?;
-    let segments = object::slice_from_all_bytes::<ProgramHeader64<LittleEndian>>(&table)
-        .map_err(|()| damaged("its program headers cannot be read"))?;
+    core.take(header.e_phoff.get(ENDIAN), bytes, MOST_HEADERS)
+        .map_err(|error| unread("its program headers", error))
+}
+
+fn segments(table: &[u8]) -> Result<&[ProgramHeader64<LittleEndian>], OpenError> {
+    object::slice_from_all_bytes(table).map_err(|()| damaged("its program headers cannot be read"))
+}
+
+/// The bytes of the file that a core takes, by its headers.
+/// Fails as [`open`] does.
+pub fn file_bytes(core: &impl ReadAt) -> Result<u64, OpenError> {
+    let table = program_headers(core)?;
+    let ends = segments(&table)?.iter().map(|segment| {
+        let (offset, bytes) = segment.file_range(ENDIAN);
+        offset.saturating_add(bytes)
+    });
+    Ok(ends.max().unwrap_or(0))
+}
+
+/// Returns the memory of a core and the contents of its notes.
+/// Fails if the file is not a core of an arm64 machine, or its headers are damaged or cut off.
+pub fn open<R: ReadAt + 'static>(core: R) -> Result<(Box<dyn Memory>, Facts), OpenError> {
+    let table = program_headers(&core)?;
+    let segments = segments(&table)?;
 
     let mut facts = Facts::default();
     let (mut extents, mut left_out) = (Extents::default(), Extents::default());

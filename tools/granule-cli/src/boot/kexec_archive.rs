@@ -1,4 +1,4 @@
-//! The initramfs for a boot with kexec: it holds the `kexec` program, its orders, and the next
+//! The initramfs for a boot with kexec or a crash: it holds the `kexec` program, its orders, and the next
 //! kernel's files.
 //!
 //! The next kernel's image is not validated here: the leaving kernel does that and reports it.
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use crate::bootrec;
 use crate::image::{self, Image};
 use crate::initramfs::Initramfs;
-use crate::request::{Kexec, Request};
+use crate::request::{Crash, Kexec, Request};
 use crate::result::Payload;
 use crate::sizes::show_size;
 
@@ -36,7 +36,7 @@ pub(crate) fn write(
     request: &Request,
     to: &Path,
 ) -> Result<Payload, String> {
-    let program = program(&first.path)?;
+    let program = program("--kexec", &first.path)?;
     let (option, path) = match &kexec.image {
         Some(path) => ("--kexec", path),
         None => ("--image", &first.path),
@@ -57,33 +57,87 @@ pub(crate) fn write(
     let initrd = initrd
         .map(|path| read("--kexec-initrd", path))
         .transpose()?;
-    let mut archive = Initramfs::new()
-        .program("/init", &program)
-        .directory("/etc")
-        .file("/etc/kexec", lines(kexec, ours, request.icount).as_bytes())
+    let lines = lines(kexec, ours, request.icount);
+    let mut archive = archive(&program, &lines)
         .directory("/boot")
         .file(IMAGE, &kernel);
     let payload = Payload::new(kernel, initrd.as_deref(), boot_record);
     if let Some(initrd) = initrd {
         archive = archive.file(INITRD, &initrd);
     }
-    fits(&archive, request)?;
+    finish(archive, "--kexec", request, to)?;
+    Ok(payload)
+}
+
+/// Writes the archive for a crash to `to`; `first` is the image that will crash. Returns whether the crash kernel is one
+/// of ours.
+/// Fails as [`write`] does.
+pub(super) fn write_for_crash(
+    crash: &Crash,
+    first: &Image,
+    request: &Request,
+    to: &Path,
+) -> Result<bool, String> {
+    let program = program("--crash", &first.path)?;
+    let (option, path) = match &crash.kernel {
+        Some(path) => ("--crash-kernel", path),
+        None => ("--image", &first.path),
+    };
+    let kernel = read(option, path)?;
+    let ours = bootrec::find(&kernel).ok().flatten().is_some();
+    if let Some(size) = crash.page_size.filter(|_| !ours) {
+        return Err(format!(
+            "--crash-page-size {}: {} does not choose its page size at boot; leave the option out",
+            size.word(),
+            path.display()
+        ));
+    }
+    let initrd = match &crash.initrd {
+        Some(path) => read("--crash-initrd", path)?,
+        // Linux mounts its own there.
+        None => archive(&program, SAVE)
+            .directory("/dev")
+            .directory("/proc")
+            .bytes(),
+    };
+    let words = crash.bootargs(ours, request.icount);
+    let lines = format!("load --crash {IMAGE} --initrd {INITRD} --append {words}\ncrash\n");
+    let archive = archive(&program, &lines)
+        .directory("/boot")
+        .file(IMAGE, &kernel)
+        .file(INITRD, &initrd);
+    finish(archive, "--crash", request, to)?;
+    Ok(ours)
+}
+
+/// The orders for the program in a crash kernel. The disk was made for it.
+const SAVE: &str = "core /proc/vmcore /dev/vda --zeroed\npoweroff\n";
+
+/// The program and its orders.
+fn archive(program: &[u8], lines: &str) -> Initramfs {
+    Initramfs::new()
+        .program("/init", program)
+        .directory("/etc")
+        .file("/etc/kexec", lines.as_bytes())
+}
+
+fn finish(archive: Initramfs, option: &str, request: &Request, to: &Path) -> Result<(), String> {
+    fits(&archive, option, request)?;
     archive
         .write(to)
-        .map_err(|error| format!("{}: {error}; set TMPDIR", to.display()))?;
-    Ok(payload)
+        .map_err(|error| format!("{}: {error}; set TMPDIR", to.display()))
 }
 
 /// Checks that the archive fits into RAM where QEMU's `-kernel` puts it; QEMU's own error would not
 /// give the reason.
-fn fits(archive: &Initramfs, request: &Request) -> Result<(), String> {
+fn fits(archive: &Initramfs, option: &str, request: &Request) -> Result<(), String> {
     let room = request.memory - (request.memory / 2).min(QEMU_BEFORE_INITRD);
     let bytes = archive.len() as u64;
     if request.is_raw() || bytes <= room {
         return Ok(());
     }
     Err(format!(
-        "--kexec with --memory {}: the first kernel's initramfs has {bytes} bytes with the next one's \
+        "{option} with --memory {}: the first kernel's initramfs has {bytes} bytes with the next one's \
          files in it, and the machine has room for {room}; give it more memory",
         show_size(request.memory)
     ))
@@ -118,9 +172,10 @@ fn read(option: &str, path: &Path) -> Result<Vec<u8>, String> {
 }
 
 /// The program: beside the booted image, or in the default image's folder.
-fn program(image: &Path) -> Result<Vec<u8>, String> {
+fn program(option: &str, image: &Path) -> Result<Vec<u8>, String> {
     let beside = image.parent().map(Path::to_path_buf);
     program_in(
+        option,
         &beside
             .into_iter()
             .chain(image::default_folder().ok())
@@ -128,14 +183,14 @@ fn program(image: &Path) -> Result<Vec<u8>, String> {
     )
 }
 
-fn program_in(folders: &[PathBuf]) -> Result<Vec<u8>, String> {
+fn program_in(option: &str, folders: &[PathBuf]) -> Result<Vec<u8>, String> {
     let places = folders.iter().map(|folder| folder.join(PROGRAM));
     match places.clone().find(|path| path.is_file()) {
         Some(path) => fs::read(&path).map_err(|error| format!("{}: {error}", path.display())),
         None => {
             let places: Vec<_> = places.map(|path| path.display().to_string()).collect();
             Err(format!(
-                "--kexec needs the `kexec` program, and there is no {}; build it with `cargo xtask user`",
+                "{option} needs the `kexec` program, and there is no {}; build it with `cargo xtask user`",
                 places.join(" and no ")
             ))
         }
@@ -197,16 +252,53 @@ mod tests {
     }
 
     #[test]
+    fn the_archive_for_a_crash_has_one_for_the_crash_kernel_in_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let to = at("initramfs");
+        fs::write(at(PROGRAM), b"a program").unwrap();
+        fs::write(at("Image"), b"a kernel").unwrap();
+        fs::write(at("disk"), b"a disk").unwrap();
+        let written = |crash: &Crash| {
+            let ours = write_for_crash(crash, &first(at("Image")), &Request::default(), &to);
+            ours.map(|ours| {
+                (
+                    ours,
+                    String::from_utf8_lossy(&fs::read(&to).unwrap()).into_owned(),
+                )
+            })
+        };
+        let mut crash = Crash {
+            append: Some("quiet --x".into()),
+            ..Crash::default()
+        };
+        let (ours, text) = written(&crash).unwrap();
+        assert!(!ours);
+        let lines = "load --crash /boot/Image --initrd /boot/initrd --append quiet --x\ncrash\n";
+        assert!(text.contains(lines) && text.contains(SAVE));
+        assert_eq!(text.matches("a program").count(), 2);
+        crash.initrd = Some(at("disk"));
+        let (_, text) = written(&crash).unwrap();
+        assert!(text.contains("a disk") && !text.contains(SAVE));
+        crash.page_size = Some(PageSize::K4);
+        let line = written(&crash).unwrap_err();
+        assert!(line.starts_with("--crash-page-size 4k: "), "{line}");
+        crash.kernel = Some(at("none"));
+        let line = written(&crash).unwrap_err();
+        assert!(line.starts_with("--crash-kernel "), "{line}");
+    }
+
+    #[test]
     fn a_missing_program_is_named_with_what_builds_it() {
         let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
         let folders = dirs.each_ref().map(|dir| dir.path().to_owned());
-        let line = program_in(&folders).unwrap_err();
+        let line = program_in("--kexec", &folders).unwrap_err();
         for folder in &folders {
             assert_contains(&line, &folder.join(PROGRAM).display().to_string());
         }
         assert!(line.contains("cargo xtask user"), "{line}");
         fs::write(folders[1].join(PROGRAM), b"p").unwrap();
-        assert_eq!(program_in(&folders), Ok(b"p".to_vec()));
+        assert_eq!(program_in("--kexec", &folders), Ok(b"p".to_vec()));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 pub mod clock;
 mod console;
+mod crash;
 mod firmware;
 pub(crate) mod guest;
 mod kexec_archive;
@@ -32,6 +33,7 @@ use self::qmp::{RecordPlace, Trace, Watch};
 use self::raw::{Layout, Pieces};
 use crate::image::{Image, ImageError};
 use crate::request::Request;
+use crate::result::crash::Crashed;
 use crate::result::{Boot, Figures, Outcome};
 use crate::trace::Destination;
 use crate::trace_area::TraceArea;
@@ -104,14 +106,28 @@ fn try_boot(
         Some(kexec) => Some(kexec_archive::write(kexec, image, request, &archive).map_err(usage)?),
         None => None,
     };
+    let crash = match &request.crash {
+        Some(crash) => {
+            let ours = kexec_archive::write_for_crash(crash, image, request, &archive);
+            let ours = ours.map_err(usage)?;
+            Some((ours, crash::Disk::new(crash, request).map_err(usage)?))
+        }
+        None => None,
+    };
     // From here on the archive counts as an initial RAM disk given by the user.
     let with_archive;
-    let request = match &payload {
-        Some(_) => {
-            with_archive = request.clone().initrd(archive);
+    let request = match payload.is_some() || crash.is_some() {
+        true => {
+            with_archive = Request {
+                virtio_disk: match &crash {
+                    Some((_, disk)) => Some(disk.path().to_owned()),
+                    None => request.virtio_disk.clone(),
+                },
+                ..request.clone().initrd(archive)
+            };
             &with_archive
         }
-        None => request,
+        false => request,
     };
     let bootargs = request.bootargs();
     let raw = request
@@ -211,9 +227,26 @@ fn try_boot(
         true => Next::Ours,
         false => Next::Other,
     });
-    let (outcome, reason) = outcome::of(&run, next, request.timeout);
-    boot.outcome = outcome;
-    boot.reason = reason;
+    (boot.outcome, boot.reason) = match crash {
+        None => outcome::of(&run, next, request.timeout),
+        Some((ours, disk)) => match crash::of(&run, ours, request.timeout) {
+            Err((outcome, reason)) => (outcome, Some(reason)),
+            Ok(reason) => {
+                let core = disk.keep();
+                let crashed = boot.crash.insert(Crashed { reason, core: None });
+                match core {
+                    Ok(core) => {
+                        crashed.core = Some(core);
+                        (Outcome::Ok, None)
+                    }
+                    Err(why) => {
+                        let line = format!("{why}; the kernel had crashed: {}", crashed.reason);
+                        (Outcome::Panic, Some(line))
+                    }
+                }
+            }
+        },
+    };
     boot.peak_resident_bytes = run.peak_resident_bytes;
     boot.record = run.records.ours().clone();
     boot.boots = run.records.into_boots();

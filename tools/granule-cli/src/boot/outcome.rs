@@ -87,7 +87,7 @@ fn timeout_reason(run: &Run, timeout: Duration) -> String {
     line
 }
 
-fn linux_panic(console: &[u8]) -> Option<String> {
+pub(super) fn linux_panic(console: &[u8]) -> Option<String> {
     let text = String::from_utf8_lossy(console);
     let line = text.lines().find(|line| line.contains(LINUX_PANIC))?;
     Some(line.trim_end().to_owned())
@@ -151,7 +151,7 @@ fn exited(run: &Run, next: Option<Next>, status: ExitStatus) -> (Outcome, Option
 
 /// The reason why a kernel's end is not ok, if there is one. If it was `requested` to load another
 /// kernel, refused that, and the program gave up, the refusal is the reason.
-fn not_well(record: &RecordLines, requested: bool) -> Option<(Outcome, String)> {
+pub(super) fn not_well(record: &RecordLines, requested: bool) -> Option<(Outcome, String)> {
     let reason = || {
         record
             .reason()
@@ -190,14 +190,14 @@ fn not_well(record: &RecordLines, requested: bool) -> Option<(Outcome, String)> 
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::bootrec::BootRecord;
     use crate::result::chain::Records;
     use granule_testing::text::{assert_contains, assert_ends_with};
     use std::os::unix::process::ExitStatusExt;
 
-    fn run_of(lines: &[&str], end: End, stderr: &str, console: &str) -> Run {
+    pub(crate) fn run_of(lines: &[&str], end: End, stderr: &str, console: &str) -> Run {
         let mut records = Records::default();
         for line in lines {
             records.line(line);
@@ -222,7 +222,7 @@ mod tests {
         (outcome, reason.unwrap_or_default())
     }
 
-    fn status(code: i32) -> End {
+    pub(crate) fn status(code: i32) -> End {
         End::Exited(ExitStatus::from_raw(code << 8))
     }
 

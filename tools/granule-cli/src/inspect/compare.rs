@@ -52,7 +52,7 @@ fn listed(
     progress: Progress<'_>,
 ) -> Result<(Vec<Range>, bool), Failure> {
     let mut found = Vec::new();
-    let walked = ranges(args, &*opened.memory, tree, progress, |range| {
+    let walked = ranges(args.selection(), &*opened.memory, tree, progress, |range| {
         found.push(*range);
         Ok(())
     })?;

@@ -64,7 +64,7 @@ fn in_words(
     for tree in &opened.trees {
         text::heading(out, tree)?;
         let mut lines = Lines::default();
-        let walked = ranges(args, &*opened.memory, tree, progress, |range| {
+        let walked = ranges(args.selection(), &*opened.memory, tree, progress, |range| {
             lines.range(out, tree, range)
         })?;
         go_on(interrupt)?;
@@ -100,7 +100,7 @@ fn in_json(
     let (mut all, mut left_out, mut no_root) = (Totals::default(), Vec::new(), false);
     for tree in &opened.trees {
         let mut objects = Objects::new(tree);
-        let walked = ranges(args, &*opened.memory, tree, progress, |range| {
+        let walked = ranges(args.selection(), &*opened.memory, tree, progress, |range| {
             out.write_all(comma.as_bytes())?;
             comma = ",\n";
             objects.range(out, tree, range)

@@ -149,9 +149,9 @@ struct RangeTail {
 }
 
 /// Sums over ranges.
-#[derive(Serialize, JsonSchema)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Totals")]
-pub(super) struct TotalsObject {
+pub struct TotalsObject {
     /// Bytes mapped; what is mapped twice counts twice.
     mapped_bytes: u64,
     /// One object for each size of leaves.
@@ -167,7 +167,7 @@ pub(super) struct TotalsObject {
 }
 
 /// Leaves of a size.
-#[derive(Serialize, JsonSchema)]
+#[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Leaves")]
 struct LeavesObject {
     /// Bytes of one leaf; in a contiguous group of one of its entries.
@@ -181,7 +181,7 @@ struct LeavesObject {
 }
 
 impl TotalsObject {
-    pub(super) fn of(totals: &Totals) -> Self {
+    pub(crate) fn of(totals: &Totals) -> Self {
         let leaves = totals.leaves.iter().map(|(kind, count)| LeavesObject {
             leaf_bytes: kind.leaf_bytes,
             contiguous: kind.contiguous,

@@ -8,7 +8,7 @@ pub(crate) mod compare;
 pub mod dump;
 pub(crate) mod json;
 pub mod lint;
-mod listing;
+pub(crate) mod listing;
 pub mod report;
 mod text;
 

@@ -4,6 +4,7 @@
 //! Nothing here reads files or starts programs; the request alone decides everything.
 
 mod change;
+mod crash;
 mod firmware;
 mod kaslr_seed;
 mod kexec;
@@ -16,6 +17,7 @@ use std::time::Duration;
 use clap::builder::TypedValueParser;
 use clap::{Args, Parser, ValueEnum, value_parser};
 
+pub use self::crash::Crash;
 pub use self::firmware::Firmware;
 pub use self::kaslr_seed::KaslrSeed;
 pub(crate) use self::kaslr_seed::parse_kaslr_seed;
@@ -200,6 +202,10 @@ pub struct Request {
     #[command(flatten)]
     pub kexec: Option<Kexec>,
 
+    /// The kernel to crash into.
+    #[command(flatten)]
+    pub crash: Option<Crash>,
+
     /// Time limit of the guest in seconds, without the time it waits for a core of a busy host
     #[arg(long, value_name = "S", default_value = "60",
           value_parser = value_parser!(u64).range(1..=31_536_000).map(Duration::from_secs))]
@@ -256,6 +262,9 @@ impl Request {
             words.extend(self.trace_area().map(|area| area.word()));
         }
         words.extend(self.kexec.as_ref().and_then(Kexec::word));
+        if self.crash.is_some() {
+            words.extend(Crash::word(self.append.as_deref()));
+        }
         words.extend(self.append.clone());
         words.join(" ")
     }
@@ -340,6 +349,9 @@ impl Request {
         self.firmware.check(self)?;
         if let Some(kexec) = &self.kexec {
             kexec.check(self)?;
+        }
+        if let Some(crash) = &self.crash {
+            crash.check(self)?;
         }
         self.check_exact_tree()
     }

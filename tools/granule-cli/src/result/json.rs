@@ -5,6 +5,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::console_record::{KEYS, RecordLines, insert};
+use super::crash::Crashed;
 use super::guest::{Guest, Kexec};
 use super::{Boot, Outcome};
 use crate::image::Image;
@@ -28,6 +29,10 @@ use crate::json::{Version, value};
 /// `Kernel panic - not syncing`; with that line the outcome is `panic`, without an end it is `timeout`. A kernel
 /// that refuses to load its files is `refused`, with `kexec.refused` as the reason; one that should leave and
 /// powers off instead is `guest-exit`. `digest_ok` false is `self-check-failed`; the reason names what differs.
+///
+/// With `--crash` the first kernel must crash: its record ends with `panic`, whose reason is in `crash`. The crash kernel
+/// must end well as a next kernel must, and leave a core on its disk whose page tables can all be read; then the outcome
+/// is `ok`. A crash kernel that wrote no whole core is `panic`.
 ///
 /// By default each boot has a new KASLR seed, so its tree and its addresses differ. With `--kaslr-seed off` or a
 /// number, two boots of one request have the same device tree. With `--icount` too, they agree in every
@@ -56,6 +61,9 @@ pub(crate) struct Object {
     /// Cost of leaving for another kernel; null if no kernel left or was to leave.
     #[schemars(with = "Option<Kexec>")]
     kexec: Value,
+    /// Kernel that crashed into a crash kernel (`--crash`); null if none did.
+    #[schemars(with = "Option<Crashed>")]
+    crash: Value,
 }
 
 /// The image file; each key is null if it could not be read.
@@ -168,6 +176,7 @@ pub(crate) fn object(boot: &Boot) -> Value {
         }),
         boots: boot.boots.iter().map(|record| value(one(record))).collect(),
         kexec,
+        crash: value(&boot.crash),
     })
 }
 

@@ -3,6 +3,7 @@
 
 pub mod chain;
 pub mod console_record;
+pub mod crash;
 mod figures;
 pub(crate) mod guest;
 mod hop;
@@ -15,6 +16,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use self::console_record::RecordLines;
+use self::crash::Crashed;
 pub use self::figures::Figures;
 pub(crate) use self::hop::{left, number};
 pub(crate) use self::payload::Payload;
@@ -95,6 +97,8 @@ pub struct Boot {
     pub boots: Vec<RecordLines>,
     /// The cost of leaving for another kernel, if one left or was requested to.
     pub kexec: Option<Figures>,
+    /// The kernel that crashed into a crash kernel, if one did.
+    pub crash: Option<Crashed>,
     /// The last boot record read from the guest.
     pub boot_record: Option<BootRecord>,
     /// The end (at least 4 MiB) of the guest's output, without `@granule` lines.
@@ -120,6 +124,7 @@ impl Boot {
             record: RecordLines::default(),
             boots: Vec::new(),
             kexec: request.kexec.as_ref().map(|_| Figures::default()),
+            crash: None,
             boot_record: None,
             console: Vec::new(),
             qemu_messages: String::new(),

@@ -15,7 +15,7 @@ pub fn summary(boot: &Boot) -> String {
         [earlier @ .., last] if !earlier.is_empty() => (last, earlier),
         _ => {
             let leaving = boot.kexec.as_ref().map_or_else(String::new, leaving);
-            return kernel(&boot.record) + &leaving;
+            return kernel(&boot.record) + &leaving + &core(boot);
         }
     };
     let mut lines = String::new();
@@ -24,7 +24,26 @@ pub fn summary(boot: &Boot) -> String {
     }
     lines += &boot.kexec.as_ref().map_or_else(String::new, leaving);
     lines += &format!("kernel {}\n{}", boot.boots.len(), kernel(last));
-    lines
+    lines + &core(boot)
+}
+
+/// The core that a crash kernel saved; empty without one.
+fn core(boot: &Boot) -> String {
+    let core = boot
+        .crash
+        .as_ref()
+        .and_then(|crashed| crashed.core.as_ref());
+    core.map_or_else(String::new, |core| {
+        format!(
+            "  {:<12} {}: {} bytes, {} of RAM, {} pages, {} ranges\n",
+            "core",
+            core.output.display(),
+            core.bytes,
+            show_size(core.ram_bytes),
+            show_size(core.page_size),
+            core.ranges
+        )
+    })
 }
 
 /// The cost of leaving for another kernel; empty if it is unknown.

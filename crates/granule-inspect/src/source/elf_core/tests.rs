@@ -54,6 +54,17 @@ fn memory_and_notes() {
 }
 
 #[test]
+fn the_headers_give_the_bytes_of_a_core_whatever_the_file_has() {
+    let core = core();
+    let bytes = core.len() as u64;
+    assert_eq!(file_bytes(&core).ok(), Some(bytes));
+    let on_a_disk = [core.clone(), vec![0; 5000]].concat();
+    assert_eq!(file_bytes(&on_a_disk).ok(), Some(bytes));
+    assert_eq!(file_bytes(&core[..1000].to_vec()).ok(), Some(bytes));
+    assert!(file_bytes(&vec![0; 5000]).is_err());
+}
+
+#[test]
 fn a_core_that_is_cut_off_reads_as_far_as_it_goes() {
     let whole = core();
     let headers = 64 + 4 * 56;
