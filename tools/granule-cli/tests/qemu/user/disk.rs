@@ -90,7 +90,7 @@ fn a_core_is_copied_to_a_disk_and_zeros_are_left_out() {
     core[140_000..].fill(2);
     for (size, words, found, written) in [
         (PageSize::K16, "", 7, 65_536 + 200_001),
-        (PageSize::K64, " --zeroed", 0, 200_001 - 65_536),
+        (PageSize::K64, " --zeroed", 0, 4096 + 200_001 - 34 * 4096),
     ] {
         fs::write(&disk, vec![found; 256 << 10]).unwrap();
         let lines = format!("core /core /dev/vda{words}\npoweroff");
