@@ -9,13 +9,15 @@
 use super::alloc_failure::free;
 use super::kexec::{GOOD, close, fails, leave, open, segments, still_works, unload};
 use super::number;
+use super::processes::{forked, status_of};
 use crate::{check, check_eq};
 use core::arch::global_asm;
 use granule_programs::calls::{
-    EFAULT, EINVAL, KEXEC_LOAD, READ, READ_WRITE, call, map, say, unmap,
+    EFAULT, EINVAL, KEXEC_LOAD, KILL, READ, READ_WRITE, SIGKILL, call, map, say, unmap,
 };
 use granule_programs::start::Start;
 
+const EBUSY: i64 = -16;
 const EADDRNOTAVAIL: i64 = -99;
 
 /// Where RAM begins on the machine, and where much of it is free.
@@ -49,7 +51,7 @@ pub(super) fn three() -> i64 {
     kexec_load(FREE, &all, 0)
 }
 
-/// The second argument is the start of memory that is handed over.
+/// The second argument is the start of memory that is handed over, the third the number of CPUs.
 pub(super) fn refused(start: Start) {
     let handed_over = number(start.argument(2));
     still_works();
@@ -75,9 +77,31 @@ pub(super) fn refused(start: Start) {
     check_eq!(kexec_load(0, &[], 0), 0, "unloading");
     check!(segments()[0] == 0, "something is loaded");
     taken();
+    if number(start.argument(3)) > 1 {
+        busy();
+    }
     let now = free();
     check!(now == before, "{before} bytes were free, now {now}");
     say(format_args!("segments refused\n"));
+}
+
+/// While another process loads without end, on another CPU, a call is refused at some time.
+fn busy() {
+    let other = forked(|| {
+        loop {
+            three();
+        }
+    });
+    loop {
+        match three() {
+            0 => {}
+            EBUSY => break,
+            result => check!(false, "three segments: {result}"),
+        }
+    }
+    check_eq!(call(KILL, [other as u64, SIGKILL]), 0, "kill");
+    check_eq!(status_of(other), SIGKILL as u32, "the other");
+    unload();
 }
 
 fn each(handed_over: u64) {

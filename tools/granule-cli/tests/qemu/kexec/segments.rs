@@ -33,11 +33,8 @@ const LINES: [(&str, usize); 16] = [
 fn each_wrong_segment_is_refused_and_changes_nothing() {
     for (size, cpus, el) in [(K4, 4, 1), (K64, 1, 2)] {
         let request = machine(cpus, el, 3, "max").page_size(size).append(PERSIST);
-        let ran = program_does(
-            &request,
-            &format!("kexec-segments {}", 0x4f00_0000),
-            Outcome::Ok,
-        );
+        let words = format!("kexec-segments {} {cpus}", 0x4f00_0000);
+        let ran = program_does(&request, &words, Outcome::Ok);
         ran.prints_line("segments refused");
         ran.frames_came_back();
         for (words, times) in LINES {
