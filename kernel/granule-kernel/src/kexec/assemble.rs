@@ -176,7 +176,7 @@ fn take_free(
     let whole = segment.whole_pages(page);
     let own = if copies { 0 } else { whole.unwrap_or(0) };
     let bytes = PhysRange::new(segment.destination, own);
-    held.take_free_in(bytes, |run| in_place.push(run))?;
+    held.take_free_in(bytes, &mut |run| in_place.push(run))?;
     let rest = PhysRange::new(segment.destination + own, segment.memory - own);
     if copies {
         return held.put_aside(rest);
@@ -184,7 +184,7 @@ fn take_free(
     // The memory behind the bytes stays taken. Nothing writes it any more, so the kernel need not
     // clean it on leaving.
     let mut behind = 0;
-    held.take_free_in(rest, |run| {
+    held.take_free_in(rest, &mut |run| {
         behind += run.bytes;
         Ok(())
     })?;

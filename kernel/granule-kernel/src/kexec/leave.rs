@@ -238,14 +238,7 @@ fn go(loaded: &Loaded, header: &ListHeader, call: u64, stood: u64) -> ! {
         tlbi: counts.tlbi,
         uncached,
         el2: header.flags & EL2 != 0,
-        payload: note::NAMES.map(|name| {
-            let segment = loaded.segments().find(|it| it.name == name);
-            segment.map_or_else(note::PayloadSegment::default, |it| note::PayloadSegment {
-                start: it.place.start,
-                bytes: it.bytes,
-                digest: it.digest,
-            })
-        }),
+        payload: named(loaded),
     };
     print_summary(loaded, &note, sched::switches().wrapping_sub(stood));
     let running = loaded.list.page();
@@ -274,6 +267,22 @@ fn go(loaded: &Loaded, header: &ListHeader, call: u64, stood: u64) -> ! {
     // it, cleaned and in no instruction cache; the list's pages are cleaned too if the code runs
     // uncached. The vectors of EL2 are `head::el2`'s, which serve hypervisor call 0.
     unsafe { relocate::leave(header_at) }
+}
+
+/// The segments that have names, as the note has them.
+fn named(loaded: &Loaded) -> [note::PayloadSegment; note::NAMES.len()] {
+    let mut payload = [note::PayloadSegment::default(); note::NAMES.len()];
+    for segment in loaded.segments() {
+        let index = note::NAMES.iter().position(|name| *name == segment.name);
+        if let Some(slot) = index.and_then(|index| payload.get_mut(index)) {
+            *slot = note::PayloadSegment {
+                start: segment.place.start,
+                bytes: segment.bytes,
+                digest: segment.digest,
+            };
+        }
+    }
+    payload
 }
 
 fn virtual_address(loaded: &Loaded, at: PhysicalAddress) -> VirtualAddress {

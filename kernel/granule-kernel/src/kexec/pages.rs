@@ -124,21 +124,21 @@ impl Held {
     pub(crate) fn take_free_in(
         &mut self,
         extent: PhysRange,
-        each: impl FnMut(PhysRange) -> Result<(), NoMemory>,
+        each: &mut dyn FnMut(PhysRange) -> Result<(), NoMemory>,
     ) -> Result<(), NoMemory> {
         take_free(&mut self.own, extent, each)
     }
 
     /// Puts aside the free pages of an extent.
     pub(super) fn put_aside(&mut self, extent: PhysRange) -> Result<(), NoMemory> {
-        take_free(&mut self.aside, extent, |_| Ok(()))
+        take_free(&mut self.aside, extent, &mut |_| Ok(()))
     }
 
     /// Puts aside the pages freed in the places so far, for allocations that bypass this owner.
     pub(super) fn put_places_aside(&mut self) -> Result<(), NoMemory> {
         let Self { aside, places, .. } = self;
         let mut places = places.iter();
-        places.try_for_each(|place| take_free(aside, *place, |_| Ok(())))
+        places.try_for_each(|place| take_free(aside, *place, &mut |_| Ok(())))
     }
 
     /// Frees the pages put aside; no more pages will be taken.
@@ -213,10 +213,12 @@ fn add(to: &mut Runs, (first, count): Run) -> Result<PhysRange, NoMemory> {
     Ok(new)
 }
 
+// Once in the image, and not at each of its callers.
+#[inline(never)]
 fn take_free(
     to: &mut Runs,
     extent: PhysRange,
-    mut each: impl FnMut(PhysRange) -> Result<(), NoMemory>,
+    each: &mut dyn FnMut(PhysRange) -> Result<(), NoMemory>,
 ) -> Result<(), NoMemory> {
     let end = extent.start + extent.bytes;
     let mut at = extent.start;

@@ -81,7 +81,7 @@ fn hold_middle(place: &PhysRange, count: u64, held: &mut Option<Held>) -> Result
     for index in 0..count {
         let page = PhysRange::new(middle + 2 * index * page_bytes(), page_bytes());
         if place.holds(&page) {
-            held.take_free_in(page, |_| Ok(()))?;
+            held.take_free_in(page, &mut |_| Ok(()))?;
         }
     }
     Ok(())
