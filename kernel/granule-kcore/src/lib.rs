@@ -23,7 +23,6 @@ pub mod devicetree;
 pub mod efi;
 pub mod exception_frame;
 pub mod frames;
-pub mod keep;
 pub mod kexec;
 pub mod layout;
 pub mod line;
