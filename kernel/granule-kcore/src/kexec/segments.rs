@@ -159,6 +159,9 @@ pub fn check_segments(
 mod tests {
     use super::*;
     use PageSize::{K4, K16, K64};
+    use granule_testing::cases::config;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
 
     const RAM: u64 = 1 << 30;
 
@@ -301,6 +304,59 @@ mod tests {
             (SegmentsError::Half(1), false),
         ] {
             assert_eq!(error.is_about_addresses(), addresses, "{error}");
+        }
+    }
+
+    /// The class of an error, by the order in which they are reported.
+    fn class(result: Result<(), SegmentsError>) -> u32 {
+        match result {
+            Err(SegmentsError::Place(..)) => 0,
+            Err(SegmentsError::Overlap(..)) => 1,
+            Err(SegmentsError::Bytes(_)) => 2,
+            Err(SegmentsError::Half(_)) => 3,
+            Err(SegmentsError::Entry(_)) => 4,
+            Ok(()) => 5,
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    proptest! {
+        #![proptest_config(config(2000, 1))]
+
+        /// In halves of pages, each in a set of what is taken.
+        #[test]
+        fn segments_are_judged_as_by_counting(
+            page in prop::sample::select(&PageSize::ALL[..]),
+            halves in any::<bool>(),
+            parts in prop::collection::vec((0_u64..24, 0_u64..4, 0_u64..6), 1..5),
+            ram in 0_u64..40,
+            entry in 0_u64..24,
+        ) {
+            let half = page.bytes() / 2;
+            // Half of the cases have whole pages only.
+            let unit = if halves { 1 } else { 2 };
+            let parts = parts.into_iter().map(|(at, memory, bytes)| (unit * at, unit * memory, bytes));
+            let parts: Vec<_> = parts.collect();
+            let segments = parts.iter().map(|(at, memory, bytes)| {
+                UserSegment::from_words([0, bytes * half, at * half, memory * half])
+            });
+            let found = check_segments(segments, unit * entry * half, page, ram * half);
+            let mut taken = BTreeSet::new();
+            let cells = || parts.iter().flat_map(|(at, memory, _)| *at..at + memory);
+            let expected = if parts.iter().any(|(at, memory, _)| at % 2 + memory % 2 != 0) {
+                0
+            } else if !cells().all(|cell| taken.insert(cell)) {
+                1
+            } else if parts.iter().any(|(_, memory, bytes)| bytes > memory) {
+                2
+            } else if 2 * cells().count() as u64 > ram {
+                3
+            } else if !taken.contains(&(unit * entry)) {
+                4
+            } else {
+                5
+            };
+            prop_assert_eq!(class(found), expected);
         }
     }
 }

@@ -48,17 +48,25 @@ fn perform(
     [entry, count, at, flags, ..]: Arguments,
 ) -> Result<(), Refused> {
     let (count, on_crash) = check_call(flags, count)?;
+    if count == 0 {
+        let busy = Busy::take().ok_or(Refused::Busy)?;
+        if on_crash {
+            crash::unload(&busy);
+        } else {
+            unload(&busy);
+            publish(current);
+        }
+        return Ok(());
+    }
     let what = "list of segments";
     let list = Array::new(count, |_| [0; 4]);
     let mut list = list.ok_or(Refused::Memory { what })?;
     read(current, what, at, list.as_mut_bytes())?;
     let busy = Busy::take().ok_or(Refused::Busy)?;
-    match (on_crash, count) {
-        (true, 0) => crash::unload(&busy),
-        (false, 0) => unload(&busy),
-        (true, _) => crash::load(&busy, || for_crash(current, entry, &list))?,
-        (false, _) => keep(&busy, assemble(current, entry, &list)?),
+    if on_crash {
+        return crash::load(&busy, || for_crash(current, entry, &list));
     }
+    keep(&busy, assemble(current, entry, &list)?);
     publish(current);
     Ok(())
 }
