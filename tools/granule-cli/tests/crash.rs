@@ -14,8 +14,9 @@ use granule_testing::schema::assert_matches;
 use serde_json::Value;
 use tempfile::TempDir;
 
-const DEAD: &str = "@granule page_size=4096\n@granule outcome=panic\n@granule reason=x.rs:1: sysrq\n@granule end\n";
-const SAVED: &str = "@granule page_size=65536\n@granule outcome=ok\n@granule end\n";
+const DEAD: &str = "@granule page_size=4096\n@granule outcome=panic\n@granule reason=x.rs:1: sysrq\n@granule crash.entered=true\n@granule end\n";
+const SAVED: &str =
+    "@granule page_size=65536\n@granule crash.core_bytes=7\n@granule outcome=ok\n@granule end\n";
 
 /// A core of 64 KiB of RAM, whose root maps a block and leads to the table at `next`.
 fn core(next: u64) -> Vec<u8> {
@@ -88,6 +89,8 @@ fn a_whole_core_is_kept_and_described() {
     assert_matches(&serde_json::from_slice(&schema.stdout).unwrap(), &object);
     let crash = &object["crash"];
     assert_eq!(crash["reason"], "x.rs:1: sysrq");
+    assert_eq!(crash["core_bytes"], 7);
+    assert_eq!(object["boots"][0]["crash"]["entered"], true);
     let found = &crash["core"];
     assert_eq!(found["bytes"], core.len());
     assert_eq!(found["output"], at.join("out/core").to_str().unwrap());

@@ -143,16 +143,22 @@ pub(super) fn of(run: &Run, ours: bool, timeout: Duration) -> Result<String, (Ou
             (Outcome::Ok, _) => (Outcome::GuestExit, "the kernel did not crash".into()),
             // The program gave up for that.
             (Outcome::GuestExit, Some(refused)) => (Outcome::Refused, refused.to_owned()),
-            _ => (outcome, why.unwrap_or_default()),
+            _ => (outcome, why.unwrap_or_default() + &complaint(run)),
         });
     };
-    let bad =
-        |outcome, why: String| Err((outcome, format!("{why}; the kernel had crashed: {reason}")));
+    let bad = |outcome, why: String| {
+        let complaint = complaint(run);
+        let line = format!("{why}{complaint}; the kernel had crashed: {reason}");
+        Err((outcome, line))
+    };
     match &run.end {
         End::Exited(status) if status.success() => {}
         End::TimedOut => {
             let seconds = timeout.as_secs_f64();
-            let line = format!("the crash kernel had not powered off after {seconds} s");
+            let mut line = format!("the crash kernel had not powered off after {seconds} s");
+            if let Some(panic) = outcome::linux_panic(&run.console) {
+                line += &format!("; it had reported: {panic}");
+            }
             return bad(Outcome::Timeout, line);
         }
         _ => {
@@ -165,10 +171,14 @@ pub(super) fn of(run: &Run, ours: bool, timeout: Duration) -> Result<String, (Ou
         .map(|record| outcome::not_well(record, false))
     {
         Some(Some((outcome, why))) => bad(outcome, format!("the crash kernel: {why}")),
-        None if ours => bad(
-            Outcome::Panic,
-            "nothing was heard of the crash kernel; was it loaded?".into(),
-        ),
+        None if ours => {
+            let entered = crashed.and_then(|it| it.get("crash.entered")?.as_bool());
+            let line = match entered {
+                Some(true) => "nothing was heard of the crash kernel, which was entered",
+                _ => "the crash kernel was not entered",
+            };
+            bad(Outcome::Panic, line.into())
+        }
         _ => match outcome::linux_panic(&run.console) {
             Some(line) => bad(Outcome::Panic, format!("the crash kernel: {line}")),
             None => Ok(reason.to_owned()),
@@ -176,10 +186,29 @@ pub(super) fn of(run: &Run, ours: bool, timeout: Duration) -> Result<String, (Ou
     }
 }
 
+/// Returns the last complaint of the program `kexec`, in parentheses; empty if it had none.
+fn complaint(run: &Run) -> String {
+    let text = String::from_utf8_lossy(&run.console);
+    let mut lines = text.lines().rev().map(str::trim_end);
+    let line = lines.find(|line| line.starts_with("kexec: "));
+    line.map_or_else(String::new, |line| format!(" ({line})"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::outcome::tests::{run_of, status};
     use super::*;
+
+    #[test]
+    fn a_silent_crash_kernel_was_entered_or_was_not() {
+        for (entered, words) in [("true", "which was entered"), ("false", "was not entered")] {
+            let entered = format!("crash.entered={entered}");
+            let lines = ["outcome=panic", "reason=dead", &entered, "end"];
+            let run = run_of(&lines, status(0), "", "");
+            let (_, line) = of(&run, true, Duration::from_secs(60)).unwrap_err();
+            assert!(line.contains(words), "{line}");
+        }
+    }
 
     #[test]
     fn a_crash_is_well_if_the_crash_kernel_ends_well() {
@@ -200,15 +229,15 @@ mod tests {
                 "",
                 true,
                 Outcome::Panic,
-                "nothing was heard of the crash kernel",
+                "the crash kernel was not entered",
             ),
             (
-                &["outcome=ok"],
+                &["outcome=guest-exit", "reason=init", "end"],
                 status(0),
-                "",
+                "kexec: first\nkexec: /dev/vda: no\nx",
                 true,
                 Outcome::GuestExit,
-                "the crash kernel: ",
+                "the crash kernel: init (kexec: /dev/vda: no); ",
             ),
             (
                 &["outcome=refused", "reason=r", "end"],
@@ -221,10 +250,10 @@ mod tests {
             (
                 &[],
                 End::TimedOut,
-                "",
+                "Kernel panic - not syncing: y",
                 false,
                 Outcome::Timeout,
-                "had not powered off after 60 s",
+                "had not powered off after 60 s; it had reported: Kernel panic - not syncing: y",
             ),
             (
                 &well,

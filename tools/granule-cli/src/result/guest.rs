@@ -387,6 +387,20 @@ pub(crate) struct Kexec {
     printed: KexecPrinted,
 }
 
+/// The kernel that crashed with `--crash`, and the keys of a crash that the last kernel printed.
+#[derive(JsonSchema)]
+#[schemars(transform = optional, extend("additionalProperties" = true))]
+pub(crate) struct Crash {
+    #[schemars(flatten)]
+    crashed: super::crash::Crashed,
+    /// CPUs that did not stop for a panic with a crash kernel loaded.
+    silent: u64,
+    /// Whether the crash kernel was as it was loaded, and was entered.
+    entered: bool,
+    /// Bytes of `/proc/vmcore`.
+    core_bytes: u64,
+}
+
 /// The keys of kexec that a kernel printed, if it left or was started by another kernel (docs/boot-record.md).
 #[derive(JsonSchema)]
 #[schemars(transform = optional, extend("additionalProperties" = true))]

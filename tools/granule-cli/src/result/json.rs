@@ -5,8 +5,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::console_record::{KEYS, RecordLines, insert};
-use super::crash::Crashed;
-use super::guest::{Guest, Kexec};
+use super::guest::{Crash, Guest, Kexec};
 use super::{Boot, Outcome};
 use crate::image::Image;
 use crate::json::{Version, value};
@@ -61,8 +60,8 @@ pub(crate) struct Object {
     /// Cost of leaving for another kernel; null if no kernel left or was to leave.
     #[schemars(with = "Option<Kexec>")]
     kexec: Value,
-    /// Kernel that crashed into a crash kernel (`--crash`); null if none did.
-    #[schemars(with = "Option<Crashed>")]
+    /// Kernel that crashed into a crash kernel; null if none did.
+    #[schemars(with = "Option<Crash>")]
     crash: Value,
 }
 
@@ -147,14 +146,16 @@ struct One {
 
 pub(crate) fn object(boot: &Boot) -> Value {
     let guest = guest(&boot.record);
-    // The kernels' own keys for kexec stand beside the figures.
-    let kexec = match (guest.get("kexec"), value(&boot.kexec)) {
-        (Some(Value::Object(printed)), Value::Object(figures)) => {
-            Value::Object(printed.clone().into_iter().chain(figures).collect())
+    // The kernels' own keys stand beside what is known here.
+    let beside = |key: &str, known: Value| match (guest.get(key), known) {
+        (Some(Value::Object(printed)), Value::Object(known)) => {
+            Value::Object(printed.clone().into_iter().chain(known).collect())
         }
         (Some(printed), Value::Null) => printed.clone(),
-        (_, figures) => figures,
+        (_, known) => known,
     };
+    let kexec = beside("kexec", value(&boot.kexec));
+    let crash = beside("crash", value(&boot.crash));
     let faults = boot.boots.iter().flat_map(RecordLines::faults);
     value(Object {
         schema: Version,
@@ -176,7 +177,7 @@ pub(crate) fn object(boot: &Boot) -> Value {
         }),
         boots: boot.boots.iter().map(|record| value(one(record))).collect(),
         kexec,
-        crash: value(&boot.crash),
+        crash,
     })
 }
 
