@@ -11,7 +11,7 @@ use crate::trace::recorder;
 use core::arch::asm;
 use core::fmt::{self, Write};
 use core::panic::PanicInfo;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use granule_kcore::exception_frame::Frame;
 use granule_kcore::line::Line;
 use granule_kcore::syndrome;
@@ -36,6 +36,7 @@ pub(crate) struct Crash {
 }
 
 pub(crate) static CRASH: spin::Once<Crash> = spin::Once::new();
+static CRASH_TRIED: AtomicBool = AtomicBool::new(false);
 
 /// State of the report: 0 none, 1 started, 2 another failure during the report.
 static STAGE: AtomicU32 = AtomicU32::new(0);
@@ -145,7 +146,9 @@ fn end(what: fmt::Arguments<'_>, frame: &Frame) -> ! {
         println!("\ngranule: panic within a panic: {what}");
     }
     // Once: a failure on the way is reported, and ends the machine.
-    let crash = CRASH.get().filter(|_| again == 0);
+    let crash = CRASH
+        .get()
+        .filter(|_| !CRASH_TRIED.swap(true, Ordering::Relaxed));
     let crash = crash.filter(|crash| (crash.prepare)(frame));
     println!(
         "@granule outcome=panic\n@granule reason={}\n@granule end",

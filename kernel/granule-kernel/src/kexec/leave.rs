@@ -12,7 +12,7 @@ use super::hook::KEXEC;
 use super::loaded::Loaded;
 use super::pages::{self, Words};
 use super::verify_tables::{TableMismatch, TableVerification};
-use super::{Busy, begin, quiesce};
+use super::{Busy, begin, crash, quiesce};
 use crate::arch::{boot_stack, cpu};
 use crate::dev::console::{self, println};
 use crate::handover::boot_record;
@@ -138,6 +138,7 @@ pub(crate) fn serve() {
         return;
     };
     let why = begin(|loaded| leave(loaded, call)).unwrap_or(Stays::NothingLoaded);
+    crash::allow_stop();
     REQUEST.with(|request| request.refuse(by, why, sched::thaw));
     sched::wake(by);
 }

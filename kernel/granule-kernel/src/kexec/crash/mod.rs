@@ -106,6 +106,13 @@ pub(super) fn load(
     Ok(())
 }
 
+/// Lets each CPU be stopped again: those that were off for a while do not know it any more.
+pub(super) fn allow_stop() {
+    if is_loaded() {
+        enter::prepare();
+    }
+}
+
 /// Whether a crash kernel is loaded.
 pub(super) fn is_loaded() -> bool {
     READY.load(Ordering::Acquire)
