@@ -77,7 +77,7 @@ impl Assembly {
 
     /// Takes pages for the bytes of all segments. First all free memory in the places is taken, so that later
     /// allocations rarely land there. The part that is to be copied over is given back at the end.
-    pub(super) fn take(&mut self, segments: &mut Segments<'_>) -> Result<(), NoMemory> {
+    pub(super) fn take(&mut self, segments: &mut [Segment<'_>]) -> Result<(), NoMemory> {
         let mut in_use = None;
         if let Some(hook) = KEXEC.get() {
             for (index, segment) in segments.iter().enumerate() {

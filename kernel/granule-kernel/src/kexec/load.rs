@@ -3,7 +3,7 @@
 //! point leaks nothing.
 
 use super::Request;
-use super::assemble::{Assembly, Segments, Start};
+use super::assemble::{Assembly, Start};
 use super::hook::KEXEC;
 use super::loaded::Loaded;
 use super::machine::{MachineFacts, machine, only};
@@ -13,6 +13,7 @@ use super::seeds::seeds;
 use crate::mm::kernel_tables::{self, Kernel};
 use crate::mm::pages::each_free_block;
 use crate::task::owned::Array;
+use arrayvec::ArrayVec;
 use core::fmt::Write;
 use granule::arch::PhysicalAddress;
 use granule_boot::words;
@@ -25,6 +26,9 @@ use granule_kexec::{
     ANYWHERE, Clean, ImageHeader, MemoryMap, PhysRange, Ranges, Refusal, Segment, TREE_BLOCK,
     check_boot, check_places, find_place, near,
 };
+
+/// Kernel, initramfs and device tree, and of a crash kernel the header of the core.
+pub(super) type Segments<'a> = ArrayVec<Segment<'a>, { NAMES.len() + 1 }>;
 
 /// The search for places considers free blocks of at least this size, and at most this many free
 /// ranges. If memory has more ranges, a place may be found at a higher address than necessary.

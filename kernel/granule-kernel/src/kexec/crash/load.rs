@@ -117,7 +117,7 @@ fn run(loader: &Loader<'_>) -> Result<CrashKernel, Refused> {
 /// Loads the segments of a program, which `fill` writes to their places. It has made a header of its own, if there is one.
 pub(in super::super) fn of_program(
     machine: &'static MachineFacts,
-    segments: &Segments<'_>,
+    segments: &[Segment<'_>],
     entry: PhysicalAddress,
     mut fill: impl FnMut(&Segment<'_>, &[PhysRange]) -> Result<u64, Refused>,
 ) -> Result<CrashKernel, Refused> {
@@ -145,7 +145,7 @@ fn whole_pages(segment: &Segment<'_>, page: PageSize) -> PhysRange {
 /// registers of CPUs in `notes`, at the end of a segment.
 fn finish(
     machine: &'static MachineFacts,
-    segments: &Segments<'_>,
+    segments: &[Segment<'_>],
     (entry, tree): (PhysicalAddress, PhysicalAddress),
     notes: PhysRange,
 ) -> Result<CrashKernel, Refused> {
