@@ -37,6 +37,8 @@ const BOUNCE: usize = PageSize::MAX.bytes() as usize;
 const MOST: usize = BOUNCE - SECTOR_SIZE;
 
 /// Looks for a disk, and keeps the first.
+// A call of its own: the boot's frame would have this one's in it.
+#[inline(never)]
 pub(crate) fn probe(running: PageSize) {
     if !registry::probe(&VIRTIO_DISK, running) {
         return;
