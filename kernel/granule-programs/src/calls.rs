@@ -97,6 +97,8 @@ pub const EAGAIN: i64 = -11;
 pub const ENOMEM: i64 = -12;
 pub const EFAULT: i64 = -14;
 pub const EINVAL: i64 = -22;
+/// Memory that is not there, or not free.
+pub const EADDRNOTAVAIL: i64 = -99;
 
 pub const SIGKILL: u64 = 9;
 const SIGCHLD: u64 = 17;

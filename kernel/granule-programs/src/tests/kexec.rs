@@ -9,8 +9,8 @@ use super::processes::{forked, status_of};
 use super::{number, page};
 use crate::check;
 use granule_programs::calls::{
-    self, CLOSE, DONT_NEED, EBADF, EINVAL, ENOMEM, EXECVE, HERE, KEXEC_FILE_LOAD, OPENAT, READ,
-    REBOOT, call, map, say,
+    self, CLOSE, DONT_NEED, EADDRNOTAVAIL, EBADF, EINVAL, ENOMEM, EXECVE, HERE, KEXEC_FILE_LOAD,
+    OPENAT, READ, REBOOT, call, map, say,
 };
 use granule_programs::start::Start;
 
@@ -166,7 +166,7 @@ fn arguments() {
     fails(b"a long line", EINVAL, || {
         load_with(kernel, None, &[b'x'; 2049], 0)
     });
-    fails(b"for a crash", EINVAL, || {
+    fails(b"for a crash", EADDRNOTAVAIL, || {
         load_with(kernel, None, LINE, ON_CRASH)
     });
     fails(b"an unknown flag", EINVAL, || {

@@ -13,12 +13,12 @@ use super::processes::{forked, status_of};
 use crate::{check, check_eq};
 use core::arch::global_asm;
 use granule_programs::calls::{
-    EFAULT, EINVAL, KEXEC_LOAD, KILL, READ, READ_WRITE, SIGKILL, call, map, say, unmap,
+    EADDRNOTAVAIL, EFAULT, EINVAL, KEXEC_LOAD, KILL, READ, READ_WRITE, SIGKILL, call, map, say,
+    unmap,
 };
 use granule_programs::start::Start;
 
 const EBUSY: i64 = -16;
-const EADDRNOTAVAIL: i64 = -99;
 
 /// Where RAM begins on the machine, and where much of it is free.
 const RAM: u64 = 0x4000_0000;

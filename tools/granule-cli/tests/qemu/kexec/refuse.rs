@@ -205,7 +205,7 @@ fn each_wrong_call_is_reported() {
         ),
         ("descriptor 77 of the initrd is not a file", 2),
         ("the command line has 5 bytes with its NUL", 2),
-        ("kexec_file_load has flags 0x6, of which only", 2),
+        ("no memory is reserved for a crash kernel", 2),
         ("kexec_file_load has flags 0x100004, of which only", 2),
         ("the command line's 8 bytes at 0x40 cannot be read", 2),
         (
