@@ -71,7 +71,7 @@ pub(crate) fn write(
 
 /// Writes the archive for a crash to `to`; `first` is the image that will crash. Returns whether the crash kernel is one
 /// of ours.
-/// Fails as [`write`] does.
+/// Fails as [`write()`] does.
 pub(super) fn write_for_crash(
     crash: &Crash,
     first: &Image,
