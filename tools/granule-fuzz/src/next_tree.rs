@@ -287,7 +287,8 @@ mod reached {
             let changes = Changes {
                 command_line: b"x",
                 initrd: None,
-                note: PhysRange::new(0x5000_0000, 0x1000),
+                note: Some(PhysRange::new(0x5000_0000, 0x1000)),
+                crash: None,
                 kept: &[],
                 old: PhysRange::new(0x4000_0000, 0x1000),
                 seeds: Seeds {
