@@ -5,7 +5,7 @@
 //! second overflow. Otherwise the count is lost, because a count that may miss 2^33 must not be
 //! reported.
 
-use core::fmt;
+use thiserror::Error;
 
 /// The number of counts that the counter and its overflow flag can distinguish.
 const FLAGGED: u64 = 1 << 33;
@@ -19,34 +19,25 @@ const MOST_PER_NS: u64 = 64;
 const SLACK: u64 = 1 << 20;
 
 /// Why a count is lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum Lost {
     /// The time, in nanoseconds, was long enough for a second overflow.
+    #[error(
+        "the PMU's counter has 32 bits and a flag, {ns} us are enough for it to overflow twice, and no clock here counts \
+         instructions",
+        ns = .0 / 1000
+    )]
     MayHaveOverflown(u64),
     /// The clock disagrees with the counter.
+    #[error(
+        "the PMU's 32-bit counter and its flag give {counted}, or 2^32 times something more, the clock gives {clock}"
+    )]
     ClockDisagrees {
         /// Instructions by the counter and its flag.
         counted: u64,
         /// Instructions by the clock.
         clock: u64,
     },
-}
-
-impl fmt::Display for Lost {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::MayHaveOverflown(ns) => write!(
-                f,
-                "the PMU's counter has 32 bits and a flag, {} us are enough for it to overflow \
-                 twice, and no clock here counts instructions",
-                ns / 1000
-            ),
-            Self::ClockDisagrees { counted, clock } => write!(
-                f,
-                "the PMU's 32-bit counter and its flag give {counted}, or 2^32 times something more, the clock gives {clock}"
-            ),
-        }
-    }
 }
 
 /// The count of a 32-bit counter after `ns` nanoseconds. The counter shows `low`, and `overflowed` is

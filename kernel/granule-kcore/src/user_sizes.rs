@@ -7,45 +7,37 @@
 
 use crate::cpus::common::Common;
 use crate::sizes::BUILT;
-use core::fmt;
 use granule::arch::{CpuFeatures, Geometry, GeometryError, OutputFormat, PageSize, VaRange};
 use granule_boot::sizes::SizeSet;
+use thiserror::Error;
 
 /// Why programs cannot have a page size on this boot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum Unusable {
     /// The build has no code for it.
+    #[error("this build has no code for it")]
     NotBuilt,
     /// Not every CPU has it.
+    #[error("not every CPU has it")]
     Cpus,
     /// Under the kernel's TCR.DS it needs 52-bit descriptors, which not every CPU has with it.
+    #[error(
+        "the kernel's tables have 52-bit descriptors (TCR.DS), which not every CPU has with this size"
+    )]
     Wide,
     /// The boot CPU cannot have it beside the kernel's half.
+    #[error("{0}")]
     Shape(GeometryError),
     /// Its descriptors reach fewer physical addresses than there is RAM.
+    #[error(
+        "beside the kernel's tables its descriptors have {bits} bits of address, and RAM ends at {ram_end:#x}"
+    )]
     Reach {
         /// The bits of physical address in its descriptors.
         bits: u32,
         /// The end of RAM.
         ram_end: u64,
     },
-}
-
-impl fmt::Display for Unusable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NotBuilt => f.write_str("this build has no code for it"),
-            Self::Cpus => f.write_str("not every CPU has it"),
-            Self::Wide => f.write_str(
-                "the kernel's tables have 52-bit descriptors (TCR.DS), which not every CPU has with this size",
-            ),
-            Self::Shape(error) => write!(f, "{error}"),
-            Self::Reach { bits, ram_end } => write!(
-                f,
-                "beside the kernel's tables its descriptors have {bits} bits of address, and RAM ends at {ram_end:#x}"
-            ),
-        }
-    }
 }
 
 /// The shape of the lower half with `va_bits` bits of address for programs of `size`, beside the kernel's

@@ -6,9 +6,9 @@
 
 use super::{FILE_HEADER, FileHeader, LOAD, NOTE, NOTE_HEADER, NoteHeader, SEGMENT_HEADER};
 use super::{SegmentHeader, put};
-use core::fmt;
 use granule::arch::PageSize;
 use granule_kexec::PhysRange;
+use thiserror::Error;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// The alignment of RAM in the file: the largest page, so that every reader can map it.
@@ -30,38 +30,23 @@ pub struct FilePiece {
 }
 
 /// Why there is no core.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum CoreError {
     /// The header cannot be read from memory.
+    #[error("its memory cannot be read")]
     Unreadable,
     /// The bytes are not the header of an arm64 core.
+    #[error("it is not the ELF header of an arm64 core")]
     NotACore,
     /// The header has this number of segments, too many or none.
+    #[error("it has {0} segments: expected 1 to {MOST_SEGMENTS}, and bytes for all of them")]
     Segments(usize),
     /// The segment of this number is beyond all physical addresses.
+    #[error("its segment {0} ends beyond {ADDRESS_BITS} bits of address")]
     Segment(usize),
     /// The storage is smaller than the caller was to provide.
+    #[error("there is no memory for a copy of it")]
     NoRoom,
-}
-
-impl fmt::Display for CoreError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unreadable => f.write_str("its memory cannot be read"),
-            Self::NotACore => f.write_str("it is not the ELF header of an arm64 core"),
-            Self::Segments(count) => {
-                write!(
-                    f,
-                    "it has {count} segments: expected 1 to {MOST_SEGMENTS}, and bytes for all of them"
-                )
-            }
-            Self::Segment(number) => write!(
-                f,
-                "its segment {number} ends beyond {ADDRESS_BITS} bits of address"
-            ),
-            Self::NoRoom => f.write_str("there is no memory for a copy of it"),
-        }
-    }
 }
 
 /// Reads bytes at a physical address; returns whether they can be read.

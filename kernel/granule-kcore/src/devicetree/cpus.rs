@@ -4,6 +4,7 @@ use super::child;
 use crate::cpus::AFFINITY;
 use core::fmt;
 use granule_boot::tree::{Node, Path, Tree};
+use thiserror::Error;
 
 /// A secondary CPU that can be started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,34 +59,23 @@ impl fmt::Display for NotStarted<'_> {
 }
 
 /// Why a CPU cannot be started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum LeftOut {
     /// Its node has no `enable-method` that is known.
+    #[error("its enable-method is neither \"psci\" nor \"spin-table\"")]
     NoMethod,
     /// Its node has no usable `cpu-release-addr`.
+    #[error("its cpu-release-addr is not one address, of 32 or 64 bits and a multiple of 8")]
     NoRelease,
     /// Its node has no readable `reg`.
+    #[error("its reg is not one address of at most 64 bits")]
     BadReg,
     /// Its `reg` has bits outside the affinity fields.
+    #[error("its reg has bits outside the affinity fields of MPIDR (39 to 32 and 23 to 0)")]
     NoAffinity,
     /// Another node has the same `reg`.
+    #[error("another node has the same reg")]
     Twice,
-}
-
-impl fmt::Display for LeftOut {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::NoMethod => "its enable-method is neither \"psci\" nor \"spin-table\"",
-            Self::NoRelease => {
-                "its cpu-release-addr is not one address, of 32 or 64 bits and a multiple of 8"
-            }
-            Self::BadReg => "its reg is not one address of at most 64 bits",
-            Self::NoAffinity => {
-                "its reg has bits outside the affinity fields of MPIDR (39 to 32 and 23 to 0)"
-            }
-            Self::Twice => "another node has the same reg",
-        })
-    }
 }
 
 /// Reads `/cpus`; `boot` is the boot CPU's affinity. Returns the number of CPUs that the tree marks as usable,

@@ -11,12 +11,12 @@
 //!   `linux,usable-memory` in a memory node), no other RAM is mapped.
 
 use super::{OwnPath, child, own};
-use core::fmt;
 use core::ops::Range;
 use granule_boot::chosen::{InitrdError, USABLE_MEMORY_RANGE as USABLE_RANGE};
 use granule_boot::memblock::{self, Memblock, Region};
 use granule_boot::peek::USABLE_MEMORY as USABLE;
 use granule_boot::tree::{self, Node, Path, Reg, Tree};
+use thiserror::Error;
 
 /// The most ranges of each kind in early memory.
 pub const MOST_RANGES: usize = 128;
@@ -25,117 +25,82 @@ pub const MOST_RANGES: usize = 128;
 pub type Memory = Memblock<MOST_RANGES>;
 
 /// Why a tree cannot be used.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Error)]
 pub enum MemoryNodeError {
     /// The header is wrong.
+    #[error("{0}")]
     Header(tree::TreeError),
     /// The tree is damaged in this node.
+    #[error("{0}, in {node}", node = .1.text())]
     Damaged(tree::TreeError, OwnPath),
     /// The property of this node is not whole pairs of address and size.
+    #[error(
+        "the device tree's {node} has a {1} that is not whole pairs of address and size of at most 64 bits",
+        node = .0.text()
+    )]
     BadReg(OwnPath, &'static str),
     /// The tree has no memory.
+    #[error(
+        "the device tree names no memory: it needs a node with device_type = \"memory\" and a reg"
+    )]
     NoMemory,
     /// The ranges do not fit into early memory.
-    Ranges(memblock::Error),
-}
-
-impl fmt::Display for MemoryNodeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Header(error) => write!(f, "{error}"),
-            Self::Damaged(error, node) => write!(f, "{error}, in {}", node.text()),
-            Self::BadReg(node, property) => write!(
-                f,
-                "the device tree's {} has a {property} that is not whole pairs of address and size of at most 64 bits",
-                node.text()
-            ),
-            Self::NoMemory => f.write_str(
-                "the device tree names no memory: it needs a node with device_type = \"memory\" and a reg",
-            ),
-            Self::Ranges(error) => write!(f, "the device tree's memory cannot be used: {error}"),
-        }
-    }
-}
-
-impl From<memblock::Error> for MemoryNodeError {
-    fn from(error: memblock::Error) -> Self {
-        Self::Ranges(error)
-    }
+    #[error("the device tree's memory cannot be used: {0}")]
+    Ranges(#[from] memblock::Error),
 }
 
 /// Memory in the tree that has no effect, or less than its `reg` states.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Error)]
 pub enum Warning<'a> {
     /// A bank reaches the end of the address space, where no RAM is.
+    #[error(
+        "the device tree's {0} has {bytes:#x} bytes at {start:#x}, which reach the end of the address space; left out",
+        start = .1.start, bytes = .1.bytes
+    )]
     EndlessBank(Path<'a>, tree::Range),
     /// The property does not end with a whole entry.
+    #[error(
+        "the device tree's {0} has a {1} that ends with part of an entry; only its whole entries count"
+    )]
     PartialEntry(Path<'a>, &'static str),
     /// A reservation reaches the end of the address space.
+    #[error(
+        "the device tree reserves {bytes:#x} bytes at {start:#x}, which reach the end of the address space; ignored outside RAM",
+        start = .0.start, bytes = .0.bytes
+    )]
     EndlessReservation(tree::Range),
     /// There are too many banks: the smallest, of so many bytes together, are left out.
+    #[error(
+        "the device tree has RAM in more than {MOST_RANGES} places; {0} bytes in the smallest are left out"
+    )]
     SmallBanks(u64),
     /// There are too many reservations: these bytes between them are reserved too.
+    #[error(
+        "the device tree reserves memory in more than {most} places; {0} bytes between the nearest are not used either",
+        most = MOST_RANGES * 3 / 4
+    )]
     ReservedBetween(u64),
     /// There are too many no-map ranges: these bytes between them are not mapped either.
+    #[error(
+        "the device tree has no-map ranges in more than {MOST_RANGES} places; {0} bytes between the nearest are not mapped \
+         either"
+    )]
     NoMapBetween(u64),
     /// A reservation has no byte of RAM.
+    #[error(
+        "reserved range {start:#x} to {end:#x} lies outside RAM; ignored there",
+        start = .0.start, end = .0.start.saturating_add(.0.bytes)
+    )]
     ReservedOutside(tree::Range),
     /// Another kernel leaves only a part of the node's memory.
+    #[error("the device tree's {0} has {USABLE}; other memory in its reg is left out")]
     Usable(Path<'a>),
     /// Another kernel leaves only these bytes.
+    #[error("{USABLE_RANGE} leaves {0} bytes of RAM; other RAM is left out")]
     UsableRange(u64),
     /// The words for the initial ramdisk name none.
+    #[error("the device tree's /chosen {0}; no initramfs")]
     Initrd(InitrdError),
-}
-
-impl fmt::Display for Warning<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::EndlessBank(node, tree::Range { start, bytes }) => write!(
-                f,
-                "the device tree's {node} has {bytes:#x} bytes at {start:#x}, which reach the end of the address space; left out"
-            ),
-            Self::PartialEntry(node, property) => write!(
-                f,
-                "the device tree's {node} has a {property} that ends with part of an entry; only its whole entries count"
-            ),
-            Self::EndlessReservation(tree::Range { start, bytes }) => write!(
-                f,
-                "the device tree reserves {bytes:#x} bytes at {start:#x}, which reach the end of \
-                 the address space; ignored outside RAM"
-            ),
-            Self::SmallBanks(bytes) => write!(
-                f,
-                "the device tree has RAM in more than {MOST_RANGES} places; {bytes} bytes in the smallest are left out"
-            ),
-            Self::NoMapBetween(bytes) => write!(
-                f,
-                "the device tree has no-map ranges in more than {MOST_RANGES} places; {bytes} bytes between the \
-                 nearest are not mapped either"
-            ),
-            Self::ReservedBetween(bytes) => write!(
-                f,
-                "the device tree reserves memory in more than {} places; {bytes} bytes between the nearest are not used either",
-                MOST_RANGES * 3 / 4
-            ),
-            Self::ReservedOutside(tree::Range { start, bytes }) => write!(
-                f,
-                "reserved range {start:#x} to {:#x} lies outside RAM; ignored there",
-                start.saturating_add(*bytes)
-            ),
-            Self::Usable(node) => write!(
-                f,
-                "the device tree's {node} has {USABLE}; other memory in its reg is left out"
-            ),
-            Self::Initrd(error) => {
-                write!(f, "the device tree's /chosen {error}; no initramfs")
-            }
-            Self::UsableRange(used) => write!(
-                f,
-                "{USABLE_RANGE} leaves {used} bytes of RAM; other RAM is left out"
-            ),
-        }
-    }
 }
 
 /// Reads all memory of `tree` into `memory`, which may have reservations, and nothing else. The caller provides it

@@ -1,9 +1,9 @@
 //! The arguments of `kexec_load`: what is refused before any byte is read or any page taken, in the order of Linux.
 //! Whether a place is RAM that may be written is for [`granule_kexec::check_places`].
 
-use core::fmt;
 use granule::arch::PageSize;
 use granule_kexec::PhysRange;
+use thiserror::Error;
 
 /// The most segments of a next kernel, as in Linux.
 pub const MOST_SEGMENTS: usize = 16;
@@ -38,61 +38,35 @@ impl UserSegment {
 }
 
 /// Why segments are refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum SegmentsError {
     /// The flags are not known, or for another architecture.
+    #[error(
+        "kexec_load has flags {0:#x}: expected 0 or 0x4, and architecture 0 or 183 in bits 31:16"
+    )]
     Flags(u64),
     /// There are too many segments.
+    #[error("kexec_load has {0} segments: expected at most {MOST_SEGMENTS}")]
     Count(u64),
     /// The place of the segment with this index does not begin and end at pages of this size.
+    #[error(
+        "segment{0} takes {bytes:#x} bytes at {start:#x}: expected multiples of this kernel's {2} page size, below 2^64",
+        start = .1.start, bytes = .1.bytes
+    )]
     Place(usize, PhysRange, PageSize),
     /// The places of two segments overlap.
+    #[error("segment{0} overlaps segment{1}: expected places apart from each other")]
     Overlap(usize, usize),
     /// A segment has more bytes than memory.
+    #[error("segment{0} has more bytes than memory: expected at least as much memory")]
     Bytes(usize),
     /// The segments take too much of so many bytes of RAM.
+    #[error("the segments take more than half of the {0:#x} bytes of RAM: take smaller ones")]
     Half(u64),
     /// The first instruction is in no segment.
+    #[error("the entry {0:#x} is in no segment: expected the address of an instruction there")]
     Entry(u64),
 }
-
-impl fmt::Display for SegmentsError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Flags(flags) => write!(
-                f,
-                "kexec_load has flags {flags:#x}: expected 0 or 0x4, and architecture 0 or 183 in bits 31:16"
-            ),
-            Self::Count(count) => write!(
-                f,
-                "kexec_load has {count} segments: expected at most {MOST_SEGMENTS}"
-            ),
-            Self::Place(index, PhysRange { start, bytes }, page) => write!(
-                f,
-                "segment{index} takes {bytes:#x} bytes at {start:#x}: expected multiples of this kernel's \
-                 {page} page size, below 2^64"
-            ),
-            Self::Overlap(one, other) => write!(
-                f,
-                "segment{one} overlaps segment{other}: expected places apart from each other"
-            ),
-            Self::Bytes(index) => write!(
-                f,
-                "segment{index} has more bytes than memory: expected at least as much memory"
-            ),
-            Self::Half(ram) => write!(
-                f,
-                "the segments take more than half of the {ram:#x} bytes of RAM: take smaller ones"
-            ),
-            Self::Entry(entry) => write!(
-                f,
-                "the entry {entry:#x} is in no segment: expected the address of an instruction there"
-            ),
-        }
-    }
-}
-
-impl core::error::Error for SegmentsError {}
 
 impl SegmentsError {
     /// Whether Linux returns EADDRNOTAVAIL for it, and not EINVAL.

@@ -1,26 +1,36 @@
 //! Why a module's file is refused: one line each, with what was found and what is expected.
 
 use super::{MOST_ALIGNMENT, MOST_BYTES, MOST_SECTIONS};
-use core::fmt;
+use thiserror::Error;
 
 /// Why a file is not a module that this kernel can load.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum Refused<'a> {
     /// The file is not a 64-bit little-endian ELF file, or its header is cut off.
+    #[error("it is not a 64-bit little-endian ELF file, or is cut off")]
     NotElf,
     /// The file is for another machine.
+    #[error("it is not for AArch64")]
     Machine,
     /// The file has this type.
+    #[error("its type is {0}, expected 1 (REL)")]
     Kind(u16),
     /// This part of the file cannot be read.
+    #[error("its {0} is missing or damaged")]
     Damaged(&'static str),
     /// The section of this name reaches beyond the file.
+    #[error("section {name} reaches beyond the end of the file", name = .0.escape_ascii())]
     CutOff(&'a [u8]),
     /// The file has so many sections.
+    #[error("it has {0} sections, expected at most {MOST_SECTIONS}")]
     Sections(usize),
     /// The file has no head of a module, or several.
+    #[error("it has not one section .granule.module with a head; name the module by `module!`")]
     NoHead,
     /// The module was built with another interface.
+    #[error(
+        "it is for another kernel's build: its interface is {found:#018x}, this kernel's {expected:#018x}; build it again"
+    )]
     Build {
         /// The module's.
         found: u64,
@@ -28,10 +38,16 @@ pub enum Refused<'a> {
         expected: u64,
     },
     /// The module's name is empty or has other characters than letters, digits and underscores.
+    #[error("its name is empty, or not of letters, digits and underscores alone")]
     Name,
     /// The section of this name is writable and executable.
+    #[error("section {name} is writable and executable", name = .0.escape_ascii())]
     WritableExecutable(&'a [u8]),
     /// The section has a type or a flag that is not supported.
+    #[error(
+        "section {name} has type {kind} and flags {flags:#x}, which are not supported",
+        name = .name.escape_ascii()
+    )]
     Section {
         /// Its name.
         name: &'a [u8],
@@ -41,6 +57,10 @@ pub enum Refused<'a> {
         flags: u64,
     },
     /// The section has such an alignment.
+    #[error(
+        "section {name} is aligned to {align:#x} bytes, expected a power of two up to {MOST_ALIGNMENT:#x}",
+        name = .name.escape_ascii()
+    )]
     Alignment {
         /// Its name.
         name: &'a [u8],
@@ -48,12 +68,19 @@ pub enum Refused<'a> {
         align: u64,
     },
     /// The module is too large.
+    #[error("it takes more than {MOST_BYTES:#x} bytes of memory")]
     Size,
     /// The kernel exports no function of this name.
+    #[error("this kernel exports no function {name}", name = .0.escape_ascii())]
     Missing(&'a [u8]),
     /// The symbol of this name lies in no section that is part of memory.
+    #[error("symbol {name} lies in no section that is loaded", name = .0.escape_ascii())]
     NotLoaded(&'a [u8]),
     /// The relocation is of a kind that is not supported.
+    #[error(
+        "relocation {kind} in section {section} is not supported",
+        section = .section.escape_ascii()
+    )]
     RelocationKind {
         /// Its number.
         kind: u32,
@@ -61,6 +88,7 @@ pub enum Refused<'a> {
         section: &'a [u8],
     },
     /// The symbol is too far away for the relocation, or not aligned for it.
+    #[error("relocation {kind} cannot reach symbol {symbol}", symbol = .symbol.escape_ascii())]
     RelocationRange {
         /// The relocation's number.
         kind: u32,
@@ -68,6 +96,10 @@ pub enum Refused<'a> {
         symbol: &'a [u8],
     },
     /// The relocation changes what is not in its section.
+    #[error(
+        "a relocation at {offset:#x} lies outside of section {section}",
+        section = .section.escape_ascii()
+    )]
     RelocationOutside {
         /// Its offset.
         offset: u64,
@@ -75,80 +107,6 @@ pub enum Refused<'a> {
         section: &'a [u8],
     },
     /// The module has no function of this name in its code.
+    #[error("it has no function {0} in its code")]
     NoFunction(&'static str),
-}
-
-impl fmt::Display for Refused<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::NotElf => f.write_str("it is not a 64-bit little-endian ELF file, or is cut off"),
-            Self::Machine => f.write_str("it is not for AArch64"),
-            Self::Kind(kind) => write!(f, "its type is {kind}, expected 1 (REL)"),
-            Self::Damaged(what) => write!(f, "its {what} is missing or damaged"),
-            Self::CutOff(name) => {
-                let name = name.escape_ascii();
-                write!(f, "section {name} reaches beyond the end of the file")
-            }
-            Self::Sections(count) => {
-                write!(
-                    f,
-                    "it has {count} sections, expected at most {MOST_SECTIONS}"
-                )
-            }
-            Self::NoHead => f.write_str(
-                "it has not one section .granule.module with a head; name the module by `module!`",
-            ),
-            Self::Build { found, expected } => write!(
-                f,
-                "it is for another kernel's build: its interface is {found:#018x}, this kernel's {expected:#018x}; \
-                 build it again"
-            ),
-            Self::Name => {
-                f.write_str("its name is empty, or not of letters, digits and underscores alone")
-            }
-            Self::WritableExecutable(name) => {
-                let name = name.escape_ascii();
-                write!(f, "section {name} is writable and executable")
-            }
-            Self::Section { name, kind, flags } => {
-                let name = name.escape_ascii();
-                write!(
-                    f,
-                    "section {name} has type {kind} and flags {flags:#x}, which are not supported"
-                )
-            }
-            Self::Alignment { name, align } => {
-                let name = name.escape_ascii();
-                write!(
-                    f,
-                    "section {name} is aligned to {align:#x} bytes, expected a power of two up to {MOST_ALIGNMENT:#x}"
-                )
-            }
-            Self::Size => write!(f, "it takes more than {MOST_BYTES:#x} bytes of memory"),
-            Self::Missing(name) => {
-                let name = name.escape_ascii();
-                write!(f, "this kernel exports no function {name}")
-            }
-            Self::NotLoaded(name) => {
-                let name = name.escape_ascii();
-                write!(f, "symbol {name} lies in no section that is loaded")
-            }
-            Self::RelocationKind { kind, section } => {
-                let section = section.escape_ascii();
-                write!(f, "relocation {kind} in section {section} is not supported")
-            }
-            Self::RelocationRange { kind, symbol } => {
-                let symbol = symbol.escape_ascii();
-                write!(f, "relocation {kind} cannot reach symbol {symbol}")
-            }
-            Self::RelocationOutside { offset, section } => {
-                let section = section.escape_ascii();
-                write!(
-                    f,
-                    "a relocation at {offset:#x} lies outside of section {section}"
-                )
-            }
-            Self::NoFunction(name) => write!(f, "it has no function {name} in its code"),
-        }
-    }
 }

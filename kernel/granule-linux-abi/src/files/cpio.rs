@@ -4,9 +4,9 @@
 //! This file turns bytes into entries only; [`file_tree`](super::file_tree) makes a tree of them. The reader
 //! neither allocates nor panics on any input, and each error names its offset.
 
-use core::fmt;
 use core::num::Wrapping;
 use core::ops::Range;
+use thiserror::Error;
 
 /// Bytes of a header: the magic number and thirteen numbers of eight hexadecimal digits.
 const HEADER: usize = 110;
@@ -45,7 +45,8 @@ pub struct Entry<'a> {
 }
 
 /// A fault in an archive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[error("initramfs, byte {at:#x}: {what}")]
 pub struct CpioError {
     /// The offset of the faulty entry.
     pub at: usize,
@@ -54,33 +55,25 @@ pub struct CpioError {
 }
 
 /// A fault in an entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum Wrong {
     /// The magic number is wrong.
+    #[error(
+        "no entry begins there; expected an uncompressed cpio archive as `cpio -o -H newc` makes it"
+    )]
     Magic,
     /// Header, name or content extend beyond the end of the archive.
+    #[error("the entry reaches beyond the archive's end; is it whole?")]
     Truncated,
     /// A number contains a character that is not a hexadecimal digit.
+    #[error("a number of the header has something else than hexadecimal digits")]
     Digit,
     /// The name is empty or does not end with a NUL.
+    #[error("the name is empty or does not end with a NUL")]
     Name,
     /// The checksum of the content is wrong.
+    #[error("the content's sum is not the one that the header has")]
     Sum,
-}
-
-impl fmt::Display for CpioError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what = match self.what {
-            Wrong::Magic => {
-                "no entry begins there; expected an uncompressed cpio archive as `cpio -o -H newc` makes it"
-            }
-            Wrong::Truncated => "the entry reaches beyond the archive's end; is it whole?",
-            Wrong::Digit => "a number of the header has something else than hexadecimal digits",
-            Wrong::Name => "the name is empty or does not end with a NUL",
-            Wrong::Sum => "the content's sum is not the one that the header has",
-        };
-        write!(f, "initramfs, byte {:#x}: {what}", self.at)
-    }
 }
 
 /// Iterates over the entries of `archive`, up to its end or the first fault.

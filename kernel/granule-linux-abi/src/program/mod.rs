@@ -10,7 +10,6 @@
 pub mod page_size;
 
 use arrayvec::ArrayVec;
-use core::fmt;
 use core::ops::Range;
 use elf::ElfBytes;
 use elf::abi::{EM_AARCH64, ET_DYN, ET_EXEC, PF_R, PF_W, PF_X, PT_INTERP, PT_LOAD, PT_PHDR};
@@ -18,6 +17,7 @@ use elf::endian::LittleEndian;
 use elf::file::Class;
 use granule::arch::PageSize;
 use granule_boot::sizes::SizeSet;
+use thiserror::Error;
 
 /// The most loadable segments.
 const MOST_SEGMENTS: usize = 16;
@@ -85,25 +85,37 @@ pub struct Program {
 }
 
 /// Why a file is not a program that can run here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum ProgramError {
     /// The file is not an ELF file, or is truncated.
+    #[error("it is not a 64-bit little-endian ELF file, or is cut off")]
     NotElf,
     /// The program is for another machine.
+    #[error("it is not for AArch64")]
     Machine,
     /// The type is neither executable nor position independent.
+    #[error("its type is {0}, expected 2 (EXEC) or 3 (DYN)")]
     Kind(u16),
     /// The program needs a dynamic linker.
+    #[error("it needs a dynamic linker; link it statically (-static, -static-pie)")]
     Interpreter,
     /// The program has no segment to load, or too many.
+    #[error("it has no segment to load, or more than {MOST_SEGMENTS}")]
     Segments,
     /// The segment at this address extends beyond the file, or is smaller in memory than in the file.
+    #[error("the segment at {0:#x} reaches beyond the file, or is smaller in memory")]
     Extent(u64),
     /// The segment at this address lies outside the addresses for programs.
+    #[error("the segment at {0:#x} lies outside of user space")]
     Address(u64),
     /// The offset in its page of the segment at this address differs between file and memory.
+    #[error("the segment at {0:#x} has another place in its page than in the file")]
     Offset(u64),
     /// Two segments share a page of this size, or are out of order.
+    #[error(
+        "the segment at {address:#x} shares a page of {page} bytes with another one, or is out of order; link it for pages of \
+         64K (-z max-page-size=65536)"
+    )]
     Overlap {
         /// The address of the segment.
         address: u64,
@@ -111,8 +123,10 @@ pub enum ProgramError {
         page: u64,
     },
     /// The first instruction, at this address, is not in an executable segment.
+    #[error("its first instruction, {0:#x}, is in no segment that can be executed")]
     Entry(u64),
     /// The file is linked for smaller pages.
+    #[error("its segments are aligned to {bytes} bytes, too few for pages of {page} bytes")]
     Alignment {
         /// The largest alignment of a segment, in bytes.
         bytes: u64,
@@ -120,6 +134,10 @@ pub enum ProgramError {
         page: u64,
     },
     /// The program could be loaded with some page size, but with none that programs can have.
+    #[error(
+        "no page size is left: programs have {usable} on this boot, and the file allows {allowed}; link it for pages of 64K \
+         (-z max-page-size=65536)"
+    )]
     NoPageSize {
         /// The sizes that programs can have on this boot.
         usable: SizeSet,
@@ -127,51 +145,6 @@ pub enum ProgramError {
         allowed: SizeSet,
     },
 }
-
-impl fmt::Display for ProgramError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::NotElf => f.write_str("it is not a 64-bit little-endian ELF file, or is cut off"),
-            Self::Machine => f.write_str("it is not for AArch64"),
-            Self::Kind(kind) => write!(f, "its type is {kind}, expected 2 (EXEC) or 3 (DYN)"),
-            Self::Interpreter => {
-                f.write_str("it needs a dynamic linker; link it statically (-static, -static-pie)")
-            }
-            Self::Segments => write!(f, "it has no segment to load, or more than {MOST_SEGMENTS}"),
-            Self::Extent(address) => write!(
-                f,
-                "the segment at {address:#x} reaches beyond the file, or is smaller in memory"
-            ),
-            Self::Address(address) => {
-                write!(f, "the segment at {address:#x} lies outside of user space")
-            }
-            Self::Offset(address) => write!(
-                f,
-                "the segment at {address:#x} has another place in its page than in the file"
-            ),
-            Self::Overlap { address, page } => write!(
-                f,
-                "the segment at {address:#x} shares a page of {page} bytes with another one, or is \
-                 out of order; link it for pages of 64K (-z max-page-size=65536)"
-            ),
-            Self::Entry(address) => write!(
-                f,
-                "its first instruction, {address:#x}, is in no segment that can be executed"
-            ),
-            Self::Alignment { bytes, page } => write!(
-                f,
-                "its segments are aligned to {bytes} bytes, too few for pages of {page} bytes"
-            ),
-            Self::NoPageSize { usable, allowed } => write!(
-                f,
-                "no page size is left: programs have {usable} on this boot, and the file allows \
-                 {allowed}; link it for pages of 64K (-z max-page-size=65536)"
-            ),
-        }
-    }
-}
-
-impl core::error::Error for ProgramError {}
 
 /// The addresses that programs may have, and the place of movable programs.
 #[derive(Clone, Debug)]

@@ -24,6 +24,7 @@ use elf::endian::LittleEndian;
 use elf::note::{Note, NoteAny};
 use granule::arch::PageSize;
 use granule_boot::sizes::SizeSet;
+use thiserror::Error;
 
 /// The name of the note, which may have a NUL behind it.
 const NOTE_NAME: &[u8] = b"Granule";
@@ -51,13 +52,16 @@ pub struct Wishes {
 }
 
 /// Why a wish was not granted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum Why {
     /// There is no page size of so many bytes.
+    #[error("there are none")]
     NoSize,
     /// Programs cannot have the size on this boot.
+    #[error("programs have {0} on this boot")]
     Unusable(SizeSet),
     /// The file does not allow the size.
+    #[error("{0}")]
     File(ProgramError),
 }
 
@@ -79,12 +83,8 @@ impl fmt::Display for Refused {
             Wisher::Note => "its note",
             Wisher::CommandLine => "user_pagesize=",
         };
-        write!(f, "{by} requests pages of {} bytes: ", self.bytes)?;
-        match self.why {
-            Why::NoSize => f.write_str("there are none"),
-            Why::Unusable(usable) => write!(f, "programs have {usable} on this boot"),
-            Why::File(error) => write!(f, "{error}"),
-        }
+        let Self { bytes, why, .. } = self;
+        write!(f, "{by} requests pages of {bytes} bytes: {why}")
     }
 }
 

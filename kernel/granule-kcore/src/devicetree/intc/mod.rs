@@ -15,9 +15,9 @@ pub use timer::timer;
 
 use super::{OwnPath, own};
 use arrayvec::ArrayVec;
-use core::fmt;
 use core::ops::Range;
 use granule_boot::tree::{Node, Tree};
+use thiserror::Error;
 
 /// An interrupt controller, with the physical addresses of its registers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,51 +49,31 @@ pub enum Controller {
 }
 
 /// Why there is no usable interrupt controller.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Error)]
 pub enum ControllerError {
     /// No node is compatible with one that is known.
+    #[error(
+        "the device tree names no interrupt controller that is known (arm,gic-v3, arm,gic-400, arm,cortex-a15-gic, \
+         brcm,bcm2836-l1-intc)"
+    )]
     None,
     /// This node is one, and cannot be used.
+    #[error("the interrupt controller {node} {1}", node = .0.text())]
     Node(OwnPath, NodeError),
 }
 
 /// Why the node of an interrupt controller cannot be used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum NodeError {
     /// A `reg`, or the `ranges` of a bus above it, cannot be read or leads nowhere.
+    #[error("has a reg that does not lead to addresses that the CPU can reach")]
     BadReg,
     /// A GIC has more redistributor regions than there is room for.
+    #[error("has more than {MOST_REGIONS} redistributor regions")]
     TooManyRegions,
     /// A `redistributor-stride` that no redistributors can have.
+    #[error("has a redistributor-stride that is not a multiple of 0x10000 from 0x20000 on")]
     Stride,
-}
-
-impl fmt::Display for ControllerError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::None => f.write_str(
-                "the device tree names no interrupt controller that is known (arm,gic-v3, \
-                 arm,gic-400, arm,cortex-a15-gic, brcm,bcm2836-l1-intc)",
-            ),
-            Self::Node(node, error) => {
-                write!(f, "the interrupt controller {} {error}", node.text())
-            }
-        }
-    }
-}
-
-impl fmt::Display for NodeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::BadReg => {
-                f.write_str("has a reg that does not lead to addresses that the CPU can reach")
-            }
-            Self::TooManyRegions => write!(f, "has more than {MOST_REGIONS} redistributor regions"),
-            Self::Stride => f.write_str(
-                "has a redistributor-stride that is not a multiple of 0x10000 from 0x20000 on",
-            ),
-        }
-    }
 }
 
 /// The kind of the controller that a node describes.

@@ -7,13 +7,14 @@
 use super::piece_records::RefusedAt;
 use super::{Pieces, RecordAt, Store, UNIT_SHIFT};
 use crate::frames::Frame;
-use core::fmt;
 use granule::arch::PhysicalAddress;
+use thiserror::Error;
 
 /// Why a call was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum PieceError {
     /// No piece of that order is allocated there.
+    #[error("no piece of {} bytes is allocated at {:#x}", 1u64 << (UNIT_SHIFT + .order), .at.0)]
     NoPiece {
         /// The first address of the refused piece.
         at: PhysicalAddress,
@@ -21,30 +22,9 @@ pub enum PieceError {
         order: u32,
     },
     /// The piece at this address already has the most owners.
+    #[error("the piece at {at:#x} has as many owners as can be counted", at = .0.0)]
     TooManyOwners(PhysicalAddress),
 }
-
-impl fmt::Display for PieceError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoPiece { at, order } => write!(
-                f,
-                "no piece of {} bytes is allocated at {:#x}",
-                1u64 << (UNIT_SHIFT + order),
-                at.0
-            ),
-            Self::TooManyOwners(at) => {
-                write!(
-                    f,
-                    "the piece at {:#x} has as many owners as can be counted",
-                    at.0
-                )
-            }
-        }
-    }
-}
-
-impl core::error::Error for PieceError {}
 
 /// The part of a run of pieces that is in one frame.
 #[derive(Clone, Copy)]
