@@ -148,11 +148,8 @@ impl<C: Cpu, P: Policy> RawLock<C, P> {
         before
     }
 
-    /// As [`acquire`](Self::acquire), for code that continues without the lock instead of panicking.
-    ///
-    /// # Errors
-    ///
-    /// The holder is stuck, or this CPU holds the lock already.
+    /// As [`acquire`](Self::acquire), for code that continues without the lock instead of panicking. Errors: the
+    /// holder is stuck, or this CPU holds the lock already.
     pub fn acquire_or_give_up(&self) -> Result<u64, Stuck> {
         let before = Self::enter();
         if self.take() || self.wait(before) {

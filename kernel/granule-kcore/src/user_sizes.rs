@@ -41,11 +41,7 @@ pub enum Unusable {
 }
 
 /// The shape of the lower half with `va_bits` bits of address for programs of `size`, beside the kernel's
-/// half `upper`.
-///
-/// # Errors
-///
-/// Why programs cannot have the size.
+/// half `upper`. Errors: why programs cannot have the size.
 pub fn shape(
     size: PageSize,
     upper: &Geometry,

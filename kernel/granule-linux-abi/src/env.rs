@@ -35,26 +35,16 @@ pub trait Env {
     /// The kernel's table of tasks.
     type Tasks: TaskTable;
 
-    /// Copies from the caller's memory. After an error some bytes may have been copied.
-    ///
-    /// # Errors
-    ///
-    /// `EFAULT` where the caller may not read; `ENOMEM`.
+    /// Copies from the caller's memory. After an error some bytes may have been copied. Errors: `EFAULT` where the
+    /// caller may not read; `ENOMEM`.
     fn read(&mut self, at: u64, into: &mut [u8]) -> Result<(), Errno>;
 
-    /// Copies to the caller's memory. After an error some bytes may have been copied.
-    ///
-    /// # Errors
-    ///
-    /// `EFAULT` where the caller may not write; `ENOMEM`.
+    /// Copies to the caller's memory. After an error some bytes may have been copied. Errors: `EFAULT` where the
+    /// caller may not write; `ENOMEM`.
     fn write(&mut self, at: u64, from: &[u8]) -> Result<(), Errno>;
 
     /// Makes `bytes` bytes at `at` writable without writing them. A read from a pipe then never takes
-    /// bytes out that it cannot deliver.
-    ///
-    /// # Errors
-    ///
-    /// As for [`write`](Self::write).
+    /// bytes out that it cannot deliver. Errors: as for [`write`](Self::write).
     fn prepare_write(&mut self, at: u64, bytes: u64) -> Result<(), Errno>;
 
     /// Calls `work` with the process table under its lock, then wakes the processes that the table
@@ -81,11 +71,8 @@ pub trait Env {
     fn now(&self) -> u64;
 
     /// Moves bytes between the memory of the caller of this function and a source that the process has open, from
-    /// byte `at` of the source on. The bytes lie in the source. A request to crash does not return.
-    ///
-    /// # Errors
-    ///
-    /// `EIO` if the device fails; then any of the bytes may have been moved.
+    /// byte `at` of the source on. The bytes lie in the source. A request to crash does not return. Errors: `EIO`
+    /// if the device fails; then any of the bytes may have been moved.
     fn transfer(&mut self, source: Source, at: u64, bytes: Transfer<'_>) -> Result<(), Errno>;
 
     /// Writes bytes to the console.

@@ -37,11 +37,7 @@ impl<F: Frames> TextList<F> {
         })
     }
 
-    /// Adds a string without NUL.
-    ///
-    /// # Errors
-    ///
-    /// `E2BIG` if the list is full.
+    /// Adds a string without NUL. Errors: `E2BIG` if the list is full.
     pub fn push(&mut self, text: &[u8]) -> Known<()> {
         let room = self.bytes.get_mut(self.used..).unwrap_or_default();
         // One byte more for the NUL, which is already there.
@@ -54,11 +50,8 @@ impl<F: Frames> TextList<F> {
         Ok(())
     }
 
-    /// Adds the interpreter of a script and its argument, which precede the script's own path.
-    ///
-    /// # Errors
-    ///
-    /// As for [`push`](Self::push).
+    /// Adds the interpreter of a script and its argument, which precede the script's own path. Errors: as for
+    /// [`push`](Self::push).
     pub fn push_interpreter(&mut self, script: &Script<'_>) -> Known<()> {
         self.push(script.interpreter)?;
         script
@@ -117,11 +110,8 @@ pub struct Prepared<'b, F: Frames> {
 /// The frames of an environment's kernel.
 type FramesOf<E> = <<E as Env>::Tasks as TaskTable>::Frames;
 
-/// Finds the program at `path` and collects its strings. `buffer` holds the path.
-///
-/// # Errors
-///
-/// The errors of `execve` before the caller's memory is replaced.
+/// Finds the program at `path` and collects its strings. `buffer` holds the path. Errors: the errors of `execve`
+/// before the caller's memory is replaced.
 pub fn prepare<'b, E: Env>(
     env: &mut E,
     path: u64,

@@ -151,11 +151,7 @@ impl Kdump {
         file
     }
 
-    /// Writes the file with holes: its bitmaps may be larger than memory.
-    ///
-    /// # Errors
-    ///
-    /// Those of the file.
+    /// Writes the file with holes: its bitmaps may be larger than memory. Errors: those of the file.
     pub fn write_to(&self, file: &File) -> io::Result<()> {
         let mut parts = self.parts().into_iter();
         parts.try_for_each(|(at, bytes)| file.write_all_at(&bytes, at))

@@ -19,11 +19,7 @@ pub trait Expected {
     /// The values that the record must have, by path.
     fn values(&self) -> Vec<(String, Value)>;
 
-    /// Further faults of a record, one line each.
-    ///
-    /// # Errors
-    ///
-    /// If the record lacks a value that is judged.
+    /// Further faults of a record, one line each. Fails if the record lacks a value that is judged.
     fn faults(&self, record: &Value) -> Result<Vec<String>>;
 
     /// All parts of a record that this case does not allow, one line each. `sha256` is the image's.
@@ -50,10 +46,7 @@ pub fn build_cli() -> Result<PathBuf> {
 }
 
 /// Boots an image as `granule boot` does with these arguments, and returns the record (`granule schema boot`).
-///
-/// # Errors
-///
-/// If the boot did not end well: the line that `granule boot` ends with.
+/// Fails if the boot did not end well: the line that `granule boot` ends with.
 pub fn boot(image: &Path, arguments: &[String]) -> Result<Value> {
     let words = ["granule", "boot"].map(str::to_owned);
     let typed = Cli::try_parse_from(words.iter().chain(arguments))?;
@@ -107,11 +100,7 @@ pub fn differs(record: &Value, path: &str, expected: &Value) -> Option<String> {
     }
 }
 
-/// Checks that a report has these values, by path.
-///
-/// # Errors
-///
-/// The first that differs.
+/// Checks that a report has these values, by path. Errors: the first that differs.
 pub fn require<'a>(
     report: &Value,
     values: impl IntoIterator<Item = (&'a str, Value)>,

@@ -18,11 +18,8 @@ pub struct Finished {
     pub stderr: String,
 }
 
-/// Runs a command, killing it (and only it) once it and its children have taken the time `limit` by their own clock.
-///
-/// # Errors
-///
-/// If it cannot be started or waited for.
+/// Runs a command, killing it (and only it) once it and its children have taken the time `limit` by their own
+/// clock. Fails if it cannot be started or waited for.
 pub fn run_for(mut command: Command, limit: Duration) -> Result<Finished> {
     let text = show(&command);
     let mut child = command

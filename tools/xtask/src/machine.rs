@@ -45,11 +45,7 @@ pub fn virt() -> Command {
 
 impl Machine {
     /// Starts QEMU. Its sockets and its console, which is the last serial line, are files of `folder`, whose names
-    /// begin with `name`. It may take the time `limit`, by its own clock.
-    ///
-    /// # Errors
-    ///
-    /// If QEMU cannot be started.
+    /// begin with `name`. It may take the time `limit`, by its own clock. Fails if QEMU cannot be started.
     pub fn start(mut qemu: Command, name: &str, folder: &Path, limit: Duration) -> Result<Self> {
         let [ours, theirs, console] =
             ["ours", "theirs", "console"].map(|end| folder.join(format!("{name}.{end}")));
@@ -71,11 +67,8 @@ impl Machine {
         })
     }
 
-    /// Waits until the guest has printed this text, and returns all that it printed.
-    ///
-    /// # Errors
-    ///
-    /// If QEMU ends before, or the time is over.
+    /// Waits until the guest has printed this text, and returns all that it printed. Fails if QEMU ends before, or
+    /// the time is over.
     pub fn until(&mut self, text: &str) -> Result<String> {
         loop {
             let waited = self.wait();
@@ -94,11 +87,7 @@ impl Machine {
         format!("qmp:{}", self.theirs.display())
     }
 
-    /// Our socket, once it answers.
-    ///
-    /// # Errors
-    ///
-    /// If QEMU ends before, or the time is over.
+    /// Our socket, once it answers. Fails if QEMU ends before, or the time is over.
     pub fn qmp(&mut self) -> Result<Qmp> {
         let ours = Endpoint::Unix(self.ours.clone());
         loop {
@@ -117,11 +106,7 @@ impl Machine {
         String::from_utf8_lossy(&said).into_owned()
     }
 
-    /// Waits for a moment.
-    ///
-    /// # Errors
-    ///
-    /// If QEMU has ended, or the time is over.
+    /// Waits for a moment. Fails if QEMU has ended, or the time is over.
     pub fn wait(&mut self) -> Result<()> {
         let end = match self.qemu.try_wait()? {
             Some(status) => format!("QEMU ended with {status}"),

@@ -54,11 +54,7 @@ pub trait ReadMemory: FnMut(u64, &mut [u8]) -> bool {}
 
 impl<R: FnMut(u64, &mut [u8]) -> bool> ReadMemory for R {}
 
-/// The number of segments of the header in `range`.
-///
-/// # Errors
-///
-/// Fails if there is no such header.
+/// The number of segments of the header in `range`. Fails if there is no such header.
 pub fn segments(range: &PhysRange, mut read: impl ReadMemory) -> Result<usize, CoreError> {
     let mut bytes = [0; FILE_HEADER];
     if range.bytes < FILE_HEADER as u64 || !read(range.start, &mut bytes) {
@@ -104,11 +100,7 @@ pub struct CoreFile<H, P> {
 
 impl<H: AsRef<[u8]> + AsMut<[u8]>, P: AsRef<[FilePiece]> + AsMut<[FilePiece]>> CoreFile<H, P> {
     /// Reads the header in `range`. `headers` has room for [`header_bytes`], `pieces` for as many as the header has
-    /// [`segments`].
-    ///
-    /// # Errors
-    ///
-    /// Fails if there is no such header, or it is damaged.
+    /// [`segments`]. Fails if there is no such header, or it is damaged.
     pub fn new(
         range: &PhysRange,
         mut headers: H,

@@ -99,11 +99,8 @@ pub fn most_bytes(old: &Tree<'_>, description: &Description<'_>) -> usize {
         .saturating_add(reservations.saturating_mul(16))
 }
 
-/// Writes the new tree to `into` and returns its length, which depends on no address or number.
-///
-/// # Errors
-///
-/// The error in the old tree, or `into` is too small.
+/// Writes the new tree to `into` and returns its length, which depends on no address or number. Errors: the error
+/// in the old tree, or `into` is too small.
 pub fn write<'t>(
     old: &Tree<'t>,
     description: &Description<'_>,
@@ -116,11 +113,7 @@ pub fn write<'t>(
 /// Room for a tree of an empty root.
 pub const EMPTY_BYTES: usize = 160;
 
-/// Writes a tree of an empty root to `into` and returns its length.
-///
-/// # Errors
-///
-/// `into` is too small.
+/// Writes a tree of an empty root to `into` and returns its length. Errors: `into` is too small.
 pub fn empty(into: &mut [u8]) -> Result<usize, WriteError> {
     let mut tree = Writer::new(into, [])?;
     tree.begin(b"")?;

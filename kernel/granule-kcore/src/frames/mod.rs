@@ -98,12 +98,9 @@ impl<'m> Frames<'m> {
 
     /// Adds a span for the `count` frames from `first`, with their metadata in `memory`. That memory
     /// must have [`metadata_bytes`](metadata::metadata_bytes)`(count)` bytes and may hold anything.
-    /// The frames are not given in yet. Blocks do not cross from one span into the next.
-    ///
-    /// # Errors
-    ///
-    /// The span is empty, has `2^32 - 1` frames or more, reaches beyond the 52 bits of physical
-    /// addresses, overlaps another span, or exceeds the number of spans; or `memory` is too small.
+    /// The frames are not given in yet. Blocks do not cross from one span into the next. Errors: the span is
+    /// empty, has `2^32 - 1` frames or more, reaches beyond the 52 bits of physical addresses, overlaps another
+    /// span, or exceeds the number of spans; or `memory` is too small.
     pub fn add_span(
         &mut self,
         first: Frame,
@@ -154,11 +151,7 @@ impl<'m> Frames<'m> {
     }
 
     /// Gives in the `count` frames from `start`, which become free. They may cover several adjacent
-    /// spans.
-    ///
-    /// # Errors
-    ///
-    /// A frame is in no span, or was given in before. Nothing has changed then.
+    /// spans. Errors: a frame is in no span, or was given in before. Nothing has changed then.
     pub fn add_range(&mut self, start: Frame, count: u64) -> Result<(), FrameError> {
         let outside = FrameError::OutsideSpans(start);
         start.0.checked_add(count).ok_or(outside)?;
@@ -177,12 +170,8 @@ impl<'m> Frames<'m> {
     }
 
     /// Takes the `count` frames from `start` out, all at once: they are not managed until they are
-    /// [given in](Self::add_range) again.
-    ///
-    /// # Errors
-    ///
-    /// A frame is allocated, was never given in or is in no span, or the [reserved](Self::reserve)
-    /// frames need some of these. Nothing has changed then.
+    /// [given in](Self::add_range) again. Errors: a frame is allocated, was never given in or is in no span, or
+    /// the [reserved](Self::reserve) frames need some of these. Nothing has changed then.
     pub fn take_out(&mut self, start: Frame, count: u64) -> Result<(), FrameError> {
         let outside = FrameError::OutsideSpans(start);
         start.0.checked_add(count).ok_or(outside)?;
@@ -314,12 +303,9 @@ impl<'m> Frames<'m> {
         taken.then_some(Frame(span.number(offset)))
     }
 
-    /// Frees a block of `2^order` frames that [`allocate`](Self::allocate) returned.
-    ///
-    /// # Errors
-    ///
-    /// No block of that order is allocated at `frame`. Nothing has changed then, except that the
-    /// [refusal](Self::refused) is counted.
+    /// Frees a block of `2^order` frames that [`allocate`](Self::allocate) returned. Errors: no block of that
+    /// order is allocated at `frame`. Nothing has changed then, except that the [refusal](Self::refused) is
+    /// counted.
     pub fn free(&mut self, frame: Frame, order: u32) -> Result<(), FrameError> {
         let freed = self.try_free(frame, order);
         if freed.is_err() {

@@ -6,12 +6,8 @@ use super::{Frame, FrameError, Frames, why_not_freed};
 
 impl<'m> Frames<'m> {
     /// Adds an owner to each of `count` frames from `first`, which must all be allocated as single
-    /// frames (order 0).
-    ///
-    /// # Errors
-    ///
-    /// One of them is not, or already has the most owners. Nothing has changed then, except that the
-    /// [refusal](Self::refused) is counted.
+    /// frames (order 0). Errors: one of them is not, or already has the most owners. Nothing has changed then,
+    /// except that the [refusal](Self::refused) is counted.
     pub fn share(&mut self, first: Frame, count: u64) -> Result<(), FrameError> {
         let mut done = 0;
         let shared = self.each_counted(first, count, |span, offset, piece| {
@@ -35,11 +31,7 @@ impl<'m> Frames<'m> {
 
     /// Removes an owner from each of `count` frames from `first`, which must all be allocated as
     /// single frames (order 0). Frames without owners become free, and `freed` is called with each run
-    /// of them.
-    ///
-    /// # Errors
-    ///
-    /// One of them is not allocated so. The frames before it are released, and the
+    /// of them. Errors: one of them is not allocated so. The frames before it are released, and the
     /// [refusal](Self::refused) is counted.
     pub fn release(
         &mut self,

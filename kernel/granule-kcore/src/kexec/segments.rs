@@ -76,11 +76,8 @@ impl SegmentsError {
     }
 }
 
-/// Checks flags and number. Returns the number of segments, and whether the kernel is for a panic.
-///
-/// # Errors
-///
-/// Fails with [`SegmentsError::Flags`] and [`SegmentsError::Count`].
+/// Checks flags and number. Returns the number of segments, and whether the kernel is for a panic. Fails with
+/// [`SegmentsError::Flags`] and [`SegmentsError::Count`].
 pub fn check_call(flags: u64, count: u64) -> Result<(usize, bool), SegmentsError> {
     if !ARCHITECTURES.contains(&(flags & !(ON_CRASH | UPDATE_ELFCOREHDR))) {
         return Err(SegmentsError::Flags(flags));
@@ -91,11 +88,8 @@ pub fn check_call(flags: u64, count: u64) -> Result<(usize, bool), SegmentsError
     }
 }
 
-/// Checks the segments of a kernel that begins at `entry`, on a machine with so many bytes of RAM.
-///
-/// # Errors
-///
-/// Fails with the first of the errors that Linux has, then with [`SegmentsError::Entry`].
+/// Checks the segments of a kernel that begins at `entry`, on a machine with so many bytes of RAM. Fails with the
+/// first of the errors that Linux has, then with [`SegmentsError::Entry`].
 pub fn check_segments(
     segments: impl Iterator<Item = UserSegment> + Clone,
     entry: u64,

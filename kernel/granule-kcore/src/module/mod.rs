@@ -90,11 +90,8 @@ pub struct Entries {
 }
 
 impl<'a> Module<'a> {
-    /// Reads a module's file, for pages of `page` bytes and a kernel with the interface `build`.
-    ///
-    /// # Errors
-    ///
-    /// See [`Refused`].
+    /// Reads a module's file, for pages of `page` bytes and a kernel with the interface `build`. Fails with
+    /// [`Refused`].
     pub fn read(file: &'a [u8], build: u64, page: u64) -> Result<Self, Refused<'a>> {
         let elf = ElfBytes::minimal_parse(file).map_err(|_| Refused::NotElf)?;
         if elf.ehdr.class != Class::ELF64 {
@@ -157,11 +154,8 @@ impl<'a> Module<'a> {
     }
 
     /// Fills `memory`, which is zeroed and will lie at address `base`, with the sections, and relocates them.
-    /// `find` returns the address of a function that the kernel exports.
-    ///
-    /// # Errors
-    ///
-    /// [`Refused`]; the memory has anything in it then.
+    /// `find` returns the address of a function that the kernel exports. Fails with [`Refused`]; the memory has
+    /// anything in it then.
     pub fn load(
         &self,
         base: u64,

@@ -35,11 +35,7 @@ struct Field {
 }
 
 /// Applies a relocation of `kind` to the first bytes of `bytes`, which will lie at address `place`. `value` is the
-/// symbol's address with the addend.
-///
-/// # Errors
-///
-/// See [`RelocationError`]. Nothing was changed then.
+/// symbol's address with the addend. Fails with [`RelocationError`]. Nothing was changed then.
 pub fn apply(kind: u32, place: u64, value: u64, bytes: &mut [u8]) -> Result<(), RelocationError> {
     let distance = value.wrapping_sub(place) as i64;
     let field = |at, bits, dropped| Field { at, bits, dropped };

@@ -48,12 +48,8 @@ pub(crate) struct Pool {
 
 impl Pool {
     /// Allocates a pool of `2^order` pages and splits the leaves that contain them. Takes the
-    /// tables' lock once.
-    ///
-    /// # Errors
-    ///
-    /// When there is no memory for pages or tables, when the largest number of pools exists, or
-    /// when the CPUs do not allow the split. Nothing has changed then.
+    /// tables' lock once. Fails when there is no memory for pages or tables, when the largest number of pools
+    /// exists, or when the CPUs do not allow the split. Nothing has changed then.
     pub(crate) fn new(order: u32) -> Result<Self, PoolError> {
         let pages = 1u64 << order;
         let first = pages::allocate(order).ok_or(PoolError::NoMemory { pages })?;
@@ -112,11 +108,7 @@ impl Pool {
     }
 
     /// Makes a pool of `pages` pages of early memory from `start` on, which the map has in pages and nothing else
-    /// uses. Such a pool is never released.
-    ///
-    /// # Errors
-    ///
-    /// When the largest number of pools exists.
+    /// uses. Such a pool is never released. Fails when the largest number of pools exists.
     pub(crate) fn of_boot(start: PhysicalAddress, pages: u64) -> Result<Self, PoolError> {
         let made = kernel_tables::change(Flush::Now, |kernel, state, _| {
             let page = kernel.page();
@@ -157,11 +149,8 @@ impl Pool {
     /// Makes page `index` valid or invalid, and returns the operations that this took. Making it
     /// invalid takes one store and one TLBI, after which every access by any CPU faults. Making it
     /// valid takes one store. A page that is in the requested state already takes nothing. Callable
-    /// from any context. The caller must not run two calls for the same page at once.
-    ///
-    /// # Errors
-    ///
-    /// When the pool has no such page.
+    /// from any context. The caller must not run two calls for the same page at once. Fails when the pool has no
+    /// such page.
     pub(crate) fn set_valid(&self, index: u64, valid: bool) -> Result<Counts, LinearError> {
         let outside = LinearError::Outside {
             start: self.range.start.wrapping_add(index.wrapping_mul(self.page)),

@@ -84,10 +84,7 @@ fn place(
 /// leaves allowed, writable and not executable, and gives the frames to the page allocator. Their contents
 /// are overwritten as the pages are used.
 ///
-/// With `debug_pagealloc=on` the range is mapped in pages, each invalid until it is allocated.
-///
-/// # Errors
-///
+/// With `debug_pagealloc=on` the range is mapped in pages, each invalid until it is allocated. Fails with
 /// [`LinearError::Outside`] when the linear map cannot reach the range; [`TableError::AlreadyMapped`],
 /// [`TableError::OutOfTables`]; [`HotplugError::Mixed`], [`HotplugError::Metadata`].
 ///
@@ -164,13 +161,9 @@ pub(crate) unsafe fn add_memory(start: PhysicalAddress, bytes: u64) -> Result<()
 
 /// Removes `bytes` bytes of RAM from physical address `start`. Takes the frames out of the page allocator,
 /// all of which must be free, and unmaps them. Empty tables are freed. When this function returns, no CPU has
-/// a translation to the range.
-///
-/// # Errors
-///
-/// [`FrameError::InUse`] names the first frame that is allocated or does not belong to the allocator;
-/// [`LinearError::Image`]; [`TableError::InsideLeaf`] when a leaf would have to be split and the CPUs do not
-/// allow it; [`TableError::OutOfTables`].
+/// a translation to the range. Errors: [`FrameError::InUse`] names the first frame that is allocated or does
+/// not belong to the allocator; [`LinearError::Image`]; [`TableError::InsideLeaf`] when a leaf would have to be
+/// split and the CPUs do not allow it; [`TableError::OutOfTables`].
 pub(crate) fn remove_memory(start: PhysicalAddress, bytes: u64) -> Result<(), HotplugError> {
     let removed = kernel_tables::change(Flush::Now, |kernel, state, tree| {
         let (address, frame, count) = place(kernel, state, start, bytes)?;

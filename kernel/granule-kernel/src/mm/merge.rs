@@ -52,10 +52,7 @@ pub(crate) fn configure(when_idle: bool) {
 
 /// Merges the leaves of `pages` pages from `start` in the linear map, up to the largest leaves that the boot
 /// may use, and returns what was merged. Guard pages stay pages. Leaves and groups that reach across the ends
-/// of the range stay as they are. Takes the lock once and holds it for the whole range.
-///
-/// # Errors
-///
+/// of the range stay as they are. Takes the lock once and holds it for the whole range. Fails with
 /// [`LinearError::TooEarly`], [`LinearError::Outside`], [`LinearError::Table`].
 pub(crate) fn merge_linear_map(start: VirtualAddress, pages: u64) -> Result<Merged, LinearError> {
     kernel_tables::change(Flush::Now, |kernel, state, tree| {

@@ -47,12 +47,8 @@ use granule::table::{Holes, PermissionChange, TableError, Visit};
 
 const NO_CHANGE: PermissionChange = PermissionChange::NONE;
 
-/// Makes pages read-only.
-///
-/// # Errors
-///
-/// See the module's rules; [`TableError::OutOfTables`] when there is no memory to split a leaf,
-/// [`TableError::InsideLeaf`] when the CPUs do not allow the split.
+/// Makes pages read-only. Errors: the module's rules; [`TableError::OutOfTables`] when there is no memory to split a
+/// leaf, [`TableError::InsideLeaf`] when the CPUs do not allow the split.
 pub(crate) fn set_memory_ro(start: VirtualAddress, pages: u64) -> Result<(), LinearError> {
     let change = PermissionChange {
         writable: Some(false),
@@ -61,11 +57,8 @@ pub(crate) fn set_memory_ro(start: VirtualAddress, pages: u64) -> Result<(), Lin
     protect(start, pages, change, None)
 }
 
-/// Makes pages writable.
-///
-/// # Errors
-///
-/// As for [`set_memory_ro`]; [`LinearError::WritableExecutable`] when one of them is executable.
+/// Makes pages writable. Errors: as for [`set_memory_ro`]; [`LinearError::WritableExecutable`] when one of them is
+/// executable.
 pub(crate) fn set_memory_rw(start: VirtualAddress, pages: u64) -> Result<(), LinearError> {
     let change = PermissionChange {
         writable: Some(true),
@@ -75,11 +68,8 @@ pub(crate) fn set_memory_rw(start: VirtualAddress, pages: u64) -> Result<(), Lin
     protect(start, pages, change, Some(refused))
 }
 
-/// Makes pages executable for the kernel.
-///
-/// # Errors
-///
-/// As for [`set_memory_ro`]; [`LinearError::WritableExecutable`] when one of them is writable.
+/// Makes pages executable for the kernel. Errors: as for [`set_memory_ro`]; [`LinearError::WritableExecutable`]
+/// when one of them is writable.
 pub(crate) fn set_memory_x(start: VirtualAddress, pages: u64) -> Result<(), LinearError> {
     let change = PermissionChange {
         privileged_execute: Some(true),
@@ -186,11 +176,8 @@ fn to_default(
     Ok(tree.set_valid(start, bytes)?)
 }
 
-/// Invalidates the TLB for pages that were changed by a `_noflush` call.
-///
-/// # Errors
-///
-/// [`LinearError::Outside`], [`LinearError::TooEarly`].
+/// Invalidates the TLB for pages that were changed by a `_noflush` call. Fails with [`LinearError::Outside`],
+/// [`LinearError::TooEarly`].
 #[allow(dead_code, reason = "self-tests use it")]
 pub(crate) fn flush_direct_map(start: VirtualAddress, pages: u64) -> Result<(), LinearError> {
     kernel_tables::change(Flush::Now, |kernel, state, tree| {

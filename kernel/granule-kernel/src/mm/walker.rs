@@ -31,11 +31,8 @@ pub(crate) type Tree<'a> = AnyPageTables<KernelEnvironment<'a>>;
 /// Live tables that may be changed.
 pub(crate) struct Opened<'a>(Live<Tree<'a>>);
 
-/// Opens the live tables of `geometry` below `root`.
-///
-/// # Errors
-///
-/// Those of [`Live::from_root`], which a geometry of the kernel does not cause.
+/// Opens the live tables of `geometry` below `root`. Errors: those of [`Live::from_root`], which a geometry of the
+/// kernel does not cause.
 ///
 /// # Safety
 ///

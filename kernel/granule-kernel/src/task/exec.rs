@@ -84,10 +84,7 @@ pub(crate) fn mappings_end() -> u64 {
     stack_top() - STACK_BYTES - STACK_GUARD
 }
 
-/// Loads `file`, the program at `path`, with the page size that the process wishes for if that can be had.
-///
-/// # Errors
-///
+/// Loads `file`, the program at `path`, with the page size that the process wishes for if that can be had. Errors:
 /// `ENOEXEC`, with the reason on the console; `ENOMEM`, `E2BIG`.
 pub(crate) fn load(
     file: &'static [u8],

@@ -206,11 +206,8 @@ impl<'a, T: TaskTable> Processes<'a, T> {
         Ok(())
     }
 
-    /// Makes a child of the process at `parent`, at `place`.
-    ///
-    /// # Errors
-    ///
-    /// `ENOMEM`, without any trace of the child; `EAGAIN` for an invalid place.
+    /// Makes a child of the process at `parent`, at `place`. Errors: `ENOMEM`, without any trace of the child;
+    /// `EAGAIN` for an invalid place.
     pub fn fork(&mut self, parent: ProcessPlace, place: ProcessPlace) -> Result<(), Errno> {
         let mut array = Process::allocate()?;
         let process = array.first_mut().ok_or(Errno::ENOMEM)?;

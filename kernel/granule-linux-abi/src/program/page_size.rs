@@ -100,12 +100,8 @@ pub struct Chosen {
 }
 
 /// Reads a program and chooses its page size among `usable`, the sizes that programs can have on this boot.
-/// The pages of `place` are the kernel's.
-///
-/// # Errors
-///
-/// [`ProgramError::NoPageSize`] if the file allows none of `usable`, else the reason why it is not
-/// a program.
+/// The pages of `place` are the kernel's. Errors: [`ProgramError::NoPageSize`] if the file allows none of
+/// `usable`, else the reason why it is not a program.
 pub fn choose(
     file: &[u8],
     place: &ProgramPlace,

@@ -36,12 +36,9 @@ struct Part {
 }
 
 impl<S: Store> Pieces<S> {
-    /// Adds an owner to each of `count` pieces from `first`.
-    ///
-    /// # Errors
-    ///
-    /// One of them is not allocated with this order, or has the most owners. Nothing has changed then,
-    /// except that the refusal is [counted](super::Counted::refused).
+    /// Adds an owner to each of `count` pieces from `first`. Errors: one of them is not allocated with this order,
+    /// or has the most owners. Nothing has changed then, except that the refusal is
+    /// [counted](super::Counted::refused).
     pub fn share(
         &mut self,
         first: PhysicalAddress,
@@ -71,12 +68,9 @@ impl<S: Store> Pieces<S> {
     }
 
     /// Removes an owner from each of `count` pieces from `first`. A piece without owners is free, and
-    /// a frame without pieces goes back to the [`Frames`](crate::frames::Frames).
-    ///
-    /// # Errors
-    ///
-    /// One of them is not allocated with this order. The pieces before it are released, and the
-    /// refusal is [counted](super::Counted::refused).
+    /// a frame without pieces goes back to the [`Frames`](crate::frames::Frames). Errors: one of them is not
+    /// allocated with this order. The pieces before it are released, and the refusal is
+    /// [counted](super::Counted::refused).
     pub fn release(
         &mut self,
         first: PhysicalAddress,

@@ -162,10 +162,7 @@ fn who_needs_pages_has_them_on_any_cpu() {
     for size in PageSize::ALL {
         for words in ["granule.test=pages", "debug_pagealloc=on"] {
             for rodata in [Rodata::Off, Rodata::Full] {
-                let kernel = ok(&Request {
-                    rodata: Some(rodata),
-                    ..several(size, MAX, words)
-                });
+                let kernel = ok(&several(size, MAX, words).rodata(rodata));
                 assert_eq!(levels(&kernel), (2, 2));
                 let line = format!("granule: linear map: it is made of pages, which {words} needs");
                 kernel.prints(&line);

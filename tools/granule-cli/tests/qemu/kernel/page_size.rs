@@ -98,13 +98,10 @@ fn va_bits_that_cannot_be_had_fall_through() {
 
 #[test]
 fn the_build_has_a_default() {
-    let own = Request {
-        image: Some(built(
-            "Image-default-16k",
-            "cargo xtask image --default 16k",
-        )),
-        ..request()
-    };
+    let own = request().image(built(
+        "Image-default-16k",
+        "cargo xtask image --default 16k",
+    ));
     assert_choice(&ok(&own), K16, "build-default");
     for size in PageSize::ALL {
         let asked = own.clone().page_size(size);
