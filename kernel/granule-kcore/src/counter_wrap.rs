@@ -20,24 +20,18 @@ const SLACK: u64 = 1 << 20;
 
 /// Why a count is lost.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the messages explain the variants")]
 pub enum Lost {
-    /// The time, in nanoseconds, was long enough for a second overflow.
     #[error(
         "the PMU's counter has 32 bits and a flag, {ns} us are enough for it to overflow twice, and no clock here counts \
          instructions",
         ns = .0 / 1000
     )]
     MayHaveOverflown(u64),
-    /// The clock disagrees with the counter.
     #[error(
         "the PMU's 32-bit counter and its flag give {counted}, or 2^32 times something more, the clock gives {clock}"
     )]
-    ClockDisagrees {
-        /// Instructions by the counter and its flag.
-        counted: u64,
-        /// Instructions by the clock.
-        clock: u64,
-    },
+    ClockDisagrees { counted: u64, clock: u64 },
 }
 
 /// The count of a 32-bit counter after `ns` nanoseconds. The counter shows `low`, and `overflowed` is

@@ -13,31 +13,22 @@ use thiserror::Error;
 
 /// Why programs cannot have a page size on this boot.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the messages explain the variants")]
 pub enum Unusable {
-    /// The build has no code for it.
     #[error("this build has no code for it")]
     NotBuilt,
-    /// Not every CPU has it.
     #[error("not every CPU has it")]
     Cpus,
-    /// Under the kernel's TCR.DS it needs 52-bit descriptors, which not every CPU has with it.
     #[error(
         "the kernel's tables have 52-bit descriptors (TCR.DS), which not every CPU has with this size"
     )]
     Wide,
-    /// The boot CPU cannot have it beside the kernel's half.
     #[error("{0}")]
     Shape(GeometryError),
-    /// Its descriptors reach fewer physical addresses than there is RAM.
     #[error(
         "beside the kernel's tables its descriptors have {bits} bits of address, and RAM ends at {ram_end:#x}"
     )]
-    Reach {
-        /// The bits of physical address in its descriptors.
-        bits: u32,
-        /// The end of RAM.
-        ram_end: u64,
-    },
+    Reach { bits: u32, ram_end: u64 },
 }
 
 /// The shape of the lower half with `va_bits` bits of address for programs of `size`, beside the kernel's

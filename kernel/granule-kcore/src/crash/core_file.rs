@@ -31,17 +31,14 @@ pub struct FilePiece {
 
 /// Why there is no core.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the messages explain the variants")]
 pub enum CoreError {
-    /// The header cannot be read from memory.
     #[error("its memory cannot be read")]
     Unreadable,
-    /// The bytes are not the header of an arm64 core.
     #[error("it is not the ELF header of an arm64 core")]
     NotACore,
-    /// The header has this number of segments, too many or none.
     #[error("it has {0} segments: expected 1 to {MOST_SEGMENTS}, and bytes for all of them")]
     Segments(usize),
-    /// The segment of this number is beyond all physical addresses.
     #[error("its segment {0} ends beyond {ADDRESS_BITS} bits of address")]
     Segment(usize),
     /// The storage is smaller than the caller was to provide.

@@ -60,20 +60,16 @@ impl fmt::Display for NotStarted<'_> {
 
 /// Why a CPU cannot be started.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the messages explain the variants")]
 pub enum LeftOut {
-    /// Its node has no `enable-method` that is known.
     #[error("its enable-method is neither \"psci\" nor \"spin-table\"")]
     NoMethod,
-    /// Its node has no usable `cpu-release-addr`.
     #[error("its cpu-release-addr is not one address, of 32 or 64 bits and a multiple of 8")]
     NoRelease,
-    /// Its node has no readable `reg`.
     #[error("its reg is not one address of at most 64 bits")]
     BadReg,
-    /// Its `reg` has bits outside the affinity fields.
     #[error("its reg has bits outside the affinity fields of MPIDR (39 to 32 and 23 to 0)")]
     NoAffinity,
-    /// Another node has the same `reg`.
     #[error("another node has the same reg")]
     Twice,
 }

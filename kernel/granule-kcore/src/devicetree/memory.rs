@@ -26,79 +26,66 @@ pub type Memory = Memblock<MOST_RANGES>;
 
 /// Why a tree cannot be used.
 #[derive(Clone, Debug, Error)]
+#[allow(missing_docs, reason = "the messages explain the variants")]
 pub enum MemoryNodeError {
-    /// The header is wrong.
     #[error("{0}")]
     Header(tree::TreeError),
-    /// The tree is damaged in this node.
     #[error("{0}, in {node}", node = .1.text())]
     Damaged(tree::TreeError, OwnPath),
-    /// The property of this node is not whole pairs of address and size.
     #[error(
         "the device tree's {node} has a {1} that is not whole pairs of address and size of at most 64 bits",
         node = .0.text()
     )]
     BadReg(OwnPath, &'static str),
-    /// The tree has no memory.
     #[error(
         "the device tree names no memory: it needs a node with device_type = \"memory\" and a reg"
     )]
     NoMemory,
-    /// The ranges do not fit into early memory.
     #[error("the device tree's memory cannot be used: {0}")]
     Ranges(#[from] memblock::Error),
 }
 
 /// Memory in the tree that has no effect, or less than its `reg` states.
 #[derive(Clone, Copy, Debug, Error)]
+#[allow(missing_docs, reason = "the messages explain the variants")]
 pub enum Warning<'a> {
-    /// A bank reaches the end of the address space, where no RAM is.
     #[error(
         "the device tree's {0} has {bytes:#x} bytes at {start:#x}, which reach the end of the address space; left out",
         start = .1.start, bytes = .1.bytes
     )]
     EndlessBank(Path<'a>, tree::Range),
-    /// The property does not end with a whole entry.
     #[error(
         "the device tree's {0} has a {1} that ends with part of an entry; only its whole entries count"
     )]
     PartialEntry(Path<'a>, &'static str),
-    /// A reservation reaches the end of the address space.
     #[error(
         "the device tree reserves {bytes:#x} bytes at {start:#x}, which reach the end of the address space; ignored outside RAM",
         start = .0.start, bytes = .0.bytes
     )]
     EndlessReservation(tree::Range),
-    /// There are too many banks: the smallest, of so many bytes together, are left out.
     #[error(
         "the device tree has RAM in more than {MOST_RANGES} places; {0} bytes in the smallest are left out"
     )]
     SmallBanks(u64),
-    /// There are too many reservations: these bytes between them are reserved too.
     #[error(
         "the device tree reserves memory in more than {most} places; {0} bytes between the nearest are not used either",
         most = MOST_RANGES * 3 / 4
     )]
     ReservedBetween(u64),
-    /// There are too many no-map ranges: these bytes between them are not mapped either.
     #[error(
         "the device tree has no-map ranges in more than {MOST_RANGES} places; {0} bytes between the nearest are not mapped \
          either"
     )]
     NoMapBetween(u64),
-    /// A reservation has no byte of RAM.
     #[error(
         "reserved range {start:#x} to {end:#x} lies outside RAM; ignored there",
         start = .0.start, end = .0.start.saturating_add(.0.bytes)
     )]
     ReservedOutside(tree::Range),
-    /// Another kernel leaves only a part of the node's memory.
     #[error("the device tree's {0} has {USABLE}; other memory in its reg is left out")]
     Usable(Path<'a>),
-    /// Another kernel leaves only these bytes.
     #[error("{USABLE_RANGE} leaves {0} bytes of RAM; other RAM is left out")]
     UsableRange(u64),
-    /// The words for the initial ramdisk name none.
     #[error("the device tree's /chosen {0}; no initramfs")]
     Initrd(InitrdError),
 }

@@ -39,31 +39,25 @@ impl UserSegment {
 
 /// Why segments are refused.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the messages explain the variants")]
 pub enum SegmentsError {
-    /// The flags are not known, or for another architecture.
     #[error(
         "kexec_load has flags {0:#x}: expected 0 or 0x4, and architecture 0 or 183 in bits 31:16"
     )]
     Flags(u64),
-    /// There are too many segments.
     #[error("kexec_load has {0} segments: expected at most {MOST_SEGMENTS}")]
     Count(u64),
-    /// The place of the segment with this index does not begin and end at pages of this size.
     #[error(
         "segment{0} takes {bytes:#x} bytes at {start:#x}: expected multiples of this kernel's {2} page size, below 2^64",
         start = .1.start, bytes = .1.bytes
     )]
     Place(usize, PhysRange, PageSize),
-    /// The places of two segments overlap.
     #[error("segment{0} overlaps segment{1}: expected places apart from each other")]
     Overlap(usize, usize),
-    /// A segment has more bytes than memory.
     #[error("segment{0} has more bytes than memory: expected at least as much memory")]
     Bytes(usize),
-    /// The segments take too much of so many bytes of RAM.
     #[error("the segments take more than half of the {0:#x} bytes of RAM: take smaller ones")]
     Half(u64),
-    /// The first instruction is in no segment.
     #[error("the entry {0:#x} is in no segment: expected the address of an instruction there")]
     Entry(u64),
 }

@@ -56,22 +56,18 @@ pub struct CpioError {
 
 /// A fault in an entry.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the messages explain the variants")]
 pub enum Wrong {
-    /// The magic number is wrong.
     #[error(
         "no entry begins there; expected an uncompressed cpio archive as `cpio -o -H newc` makes it"
     )]
     Magic,
-    /// Header, name or content extend beyond the end of the archive.
     #[error("the entry reaches beyond the archive's end; is it whole?")]
     Truncated,
-    /// A number contains a character that is not a hexadecimal digit.
     #[error("a number of the header has something else than hexadecimal digits")]
     Digit,
-    /// The name is empty or does not end with a NUL.
     #[error("the name is empty or does not end with a NUL")]
     Name,
-    /// The checksum of the content is wrong.
     #[error("the content's sum is not the one that the header has")]
     Sum,
 }

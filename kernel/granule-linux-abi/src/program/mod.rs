@@ -86,64 +86,38 @@ pub struct Program {
 
 /// Why a file is not a program that can run here.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the messages explain the variants")]
 pub enum ProgramError {
-    /// The file is not an ELF file, or is truncated.
     #[error("it is not a 64-bit little-endian ELF file, or is cut off")]
     NotElf,
-    /// The program is for another machine.
     #[error("it is not for AArch64")]
     Machine,
-    /// The type is neither executable nor position independent.
     #[error("its type is {0}, expected 2 (EXEC) or 3 (DYN)")]
     Kind(u16),
-    /// The program needs a dynamic linker.
     #[error("it needs a dynamic linker; link it statically (-static, -static-pie)")]
     Interpreter,
-    /// The program has no segment to load, or too many.
     #[error("it has no segment to load, or more than {MOST_SEGMENTS}")]
     Segments,
-    /// The segment at this address extends beyond the file, or is smaller in memory than in the file.
     #[error("the segment at {0:#x} reaches beyond the file, or is smaller in memory")]
     Extent(u64),
-    /// The segment at this address lies outside the addresses for programs.
     #[error("the segment at {0:#x} lies outside of user space")]
     Address(u64),
-    /// The offset in its page of the segment at this address differs between file and memory.
     #[error("the segment at {0:#x} has another place in its page than in the file")]
     Offset(u64),
-    /// Two segments share a page of this size, or are out of order.
     #[error(
         "the segment at {address:#x} shares a page of {page} bytes with another one, or is out of order; link it for pages of \
          64K (-z max-page-size=65536)"
     )]
-    Overlap {
-        /// The address of the segment.
-        address: u64,
-        /// Bytes of a page.
-        page: u64,
-    },
-    /// The first instruction, at this address, is not in an executable segment.
+    Overlap { address: u64, page: u64 },
     #[error("its first instruction, {0:#x}, is in no segment that can be executed")]
     Entry(u64),
-    /// The file is linked for smaller pages.
     #[error("its segments are aligned to {bytes} bytes, too few for pages of {page} bytes")]
-    Alignment {
-        /// The largest alignment of a segment, in bytes.
-        bytes: u64,
-        /// Bytes of a page.
-        page: u64,
-    },
-    /// The program could be loaded with some page size, but with none that programs can have.
+    Alignment { bytes: u64, page: u64 },
     #[error(
         "no page size is left: programs have {usable} on this boot, and the file allows {allowed}; link it for pages of 64K \
          (-z max-page-size=65536)"
     )]
-    NoPageSize {
-        /// The sizes that programs can have on this boot.
-        usable: SizeSet,
-        /// The sizes that the file allows.
-        allowed: SizeSet,
-    },
+    NoPageSize { usable: SizeSet, allowed: SizeSet },
 }
 
 /// The addresses that programs may have, and the place of movable programs.

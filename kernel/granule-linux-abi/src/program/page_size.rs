@@ -53,14 +53,12 @@ pub struct Wishes {
 
 /// Why a wish was not granted.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the messages explain the variants")]
 pub enum Why {
-    /// There is no page size of so many bytes.
     #[error("there are none")]
     NoSize,
-    /// Programs cannot have the size on this boot.
     #[error("programs have {0} on this boot")]
     Unusable(SizeSet),
-    /// The file does not allow the size.
     #[error("{0}")]
     File(ProgramError),
 }

@@ -50,28 +50,25 @@ pub enum Controller {
 
 /// Why there is no usable interrupt controller.
 #[derive(Clone, Debug, Error)]
+#[allow(missing_docs, reason = "the messages explain the variants")]
 pub enum ControllerError {
-    /// No node is compatible with one that is known.
     #[error(
         "the device tree names no interrupt controller that is known (arm,gic-v3, arm,gic-400, arm,cortex-a15-gic, \
          brcm,bcm2836-l1-intc)"
     )]
     None,
-    /// This node is one, and cannot be used.
     #[error("the interrupt controller {node} {1}", node = .0.text())]
     Node(OwnPath, NodeError),
 }
 
 /// Why the node of an interrupt controller cannot be used.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the messages explain the variants")]
 pub enum NodeError {
-    /// A `reg`, or the `ranges` of a bus above it, cannot be read or leads nowhere.
     #[error("has a reg that does not lead to addresses that the CPU can reach")]
     BadReg,
-    /// A GIC has more redistributor regions than there is room for.
     #[error("has more than {MOST_REGIONS} redistributor regions")]
     TooManyRegions,
-    /// A `redistributor-stride` that no redistributors can have.
     #[error("has a redistributor-stride that is not a multiple of 0x10000 from 0x20000 on")]
     Stride,
 }

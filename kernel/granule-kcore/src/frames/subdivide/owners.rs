@@ -12,16 +12,10 @@ use thiserror::Error;
 
 /// Why a call was refused.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the messages explain the variants")]
 pub enum PieceError {
-    /// No piece of that order is allocated there.
     #[error("no piece of {} bytes is allocated at {:#x}", 1u64 << (UNIT_SHIFT + .order), .at.0)]
-    NoPiece {
-        /// The first address of the refused piece.
-        at: PhysicalAddress,
-        /// Log2 of the units requested.
-        order: u32,
-    },
-    /// The piece at this address already has the most owners.
+    NoPiece { at: PhysicalAddress, order: u32 },
     #[error("the piece at {at:#x} has as many owners as can be counted", at = .0.0)]
     TooManyOwners(PhysicalAddress),
 }

@@ -5,18 +5,15 @@ use thiserror::Error;
 
 /// Why a tree cannot be made.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the messages explain the variants")]
 pub enum ArchiveError {
-    /// The archive cannot be read.
     #[error("{0}")]
     Cpio(#[from] CpioError),
-    /// The name of the entry with content at this offset goes through a non-directory, has `..` or a part
-    /// of more than 255 bytes, or turns a directory into something else.
     #[error(
         "initramfs: the entry whose content is at byte {0:#x} has a name with `..` or a part of more than 255 bytes in it, or \
          what one entry has as a directory another has as something else"
     )]
     Name(usize),
-    /// The archive has 4 GiB or more.
     #[error("initramfs: it has 4 GiB or more; make it smaller")]
     TooLarge,
     /// The storage is smaller than [`nodes_needed`](super::nodes_needed).
