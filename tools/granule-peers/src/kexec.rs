@@ -2,8 +2,9 @@
 //! four, entered at EL1, at EL2, and at EL2 on a CPU on which this kernel itself runs at EL1; with
 //! everything in place, and copied with the MMU on and off. The next kernel must reach its first
 //! process, a script in Debian's shell, which reports its findings. Machines that firmware started
-//! are in [`efi`], and the other direction is in [`from_linux`].
+//! are in [`efi`], crashes in [`crash`], and the other direction is in [`from_linux`].
 
+pub(crate) mod crash;
 pub(crate) mod efi;
 pub(crate) mod from_linux;
 

@@ -223,6 +223,7 @@ mod tests {
             (inspect::guest::SCRIPT, inspect::guest::APPLETS),
             (inspect::guest::LEAVE, kexec::from_linux::APPLETS),
             (kexec::SCRIPT, kexec::APPLETS),
+            (kexec::crash::SCRIPT, kexec::crash::APPLETS),
             (kexec::efi::SCRIPT, kexec::efi::APPLETS),
             (&from_linux, kexec::from_linux::APPLETS),
             (workload, watch::workload::APPLETS),

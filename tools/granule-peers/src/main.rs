@@ -2,7 +2,8 @@
 //!
 //! The benchmark of user memory runs on each kernel, and our kernel must need fewer instructions.
 //! Debian's unmodified busybox runs a script on our kernel with every page size and must print the
-//! same as on Linux. Our kernel leaves for each of Debian's, which must reach its first process.
+//! same as on Linux. Our kernel leaves for each of Debian's, which must reach its first process, and
+//! crashes into each of them, which must save its memory.
 //! Debian's boot loaders start Debian's Linux from our boot disk. Our readers and another reader
 //! must find the same in the device trees of Debian's kernel packages. Our kernel boots on QEMU's
 //! boards with these trees, and through firmware and boot loaders. Debian's page tables, as

@@ -26,6 +26,8 @@ pub(crate) enum Part {
     Shell,
     /// Kexec from our kernel to Debian's kernels
     Kexec,
+    /// Crashes of our kernel into Debian's kernels, which save its memory
+    Crash,
     /// Kexec from our kernel to Debian's kernels, on machines that EFI firmware started
     KexecEfi,
     /// Kexec from Debian's kernel to ours, by Debian's program
@@ -134,7 +136,7 @@ pub(crate) fn run(only: &[Part], few: bool, fresh: bool, summary: &Summary) -> R
     // The values of `--only` that include a row, its name, whether it needs `build`, and its work.
     type Row<'a> = (&'a [Part], &'a str, bool, &'a dyn Fn() -> Result<()>);
     #[rustfmt::skip]
-    let rows: [Row<'_>; 16] = [
+    let rows: [Row<'_>; 17] = [
         (&[Report], "report", false, &|| report::make(peers)),
         (&[Trees], "trees", false, &|| trees::all(peers)),
         (&[Boards, BoardsAll], "boards", true, &|| boards::all(peers, is_named(BoardsAll))),
@@ -148,6 +150,7 @@ pub(crate) fn run(only: &[Part], few: bool, fresh: bool, summary: &Summary) -> R
         (&[Tlb], "tlb", true, &|| tlb::replays(peers)),
         (&[Shell], "shell", true, &|| together::all(peers, &shell::shells(peers)?)),
         (&[Kexec], "kexec", true, &|| kexec::left_for(peers)),
+        (&[Crash], "crash", true, &|| kexec::crash::entered(peers)),
         (&[KexecEfi], "kexec-efi", true, &|| kexec::efi::left_for(peers)),
         (&[FromLinux], "from-linux", true, &|| kexec::from_linux::left(peers)),
         (&[Bench], "bench", true, &|| bench::bench(peers)),

@@ -19,7 +19,7 @@ const ROWS: [&[&str]; PARTS as usize] = [
     &["inspect"],
     &["makedumpfile", "tlb"],
     &["watch"],
-    &["watch-others", "from-linux"],
+    &["watch-others", "from-linux", "crash"],
     &["sensitivity"],
     &["shell", "kexec", "bench"],
 ];

@@ -17,10 +17,10 @@ const SEED: u64 = 1;
 
 /// A tree as it was read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Walked {
-    pub(super) ranges: Vec<Range>,
+pub(crate) struct Walked {
+    pub(crate) ranges: Vec<Range>,
     /// The number of tables by level.
-    pub(super) tables: BTreeMap<i32, u64>,
+    pub(crate) tables: BTreeMap<i32, u64>,
 }
 
 /// Reads a tree, which must be complete.

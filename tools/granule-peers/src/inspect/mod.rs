@@ -120,7 +120,7 @@ fn tree(opened: &Opened, owner: impl Fn(&Owner) -> bool) -> Option<&Tree> {
     opened.trees.iter().find(|tree| owner(&tree.owner))
 }
 
-fn of_kernel(opened: &Opened) -> Result<Walked> {
+pub(crate) fn of_kernel(opened: &Opened) -> Result<Walked> {
     let tree = tree(opened, |owner| *owner == Owner::Kernel).context("it has no kernel's tree")?;
     walked(&*opened.memory, tree)
 }

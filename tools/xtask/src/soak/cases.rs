@@ -257,7 +257,7 @@ fn fuzz(seed: u64) -> Result<Vec<SoakCase>> {
 
 /// Parts of `granule-peers` that run only on request: the name, the part, and the minutes. It fails
 /// where nothing could be run.
-pub(crate) const PEERS: [(&str, &str, f32); 14] = [
+pub(crate) const PEERS: [(&str, &str, f32); 15] = [
     // Debian's kernels on all machines, and systems other than Linux, under `granule watch`.
     ("watched systems, all machines", "watch-all", 7.0),
     // With each QEMU and each page size.
@@ -275,6 +275,7 @@ pub(crate) const PEERS: [(&str, &str, f32); 14] = [
     ("benchmarks beside Linux", "bench", 3.0),
     ("kexec after EFI", "kexec-efi", 1.0),
     ("kernels that Linux leaves for", "from-linux", 1.0),
+    ("crashes into Linux", "crash", 1.0),
 ];
 
 #[cfg(test)]
