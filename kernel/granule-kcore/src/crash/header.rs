@@ -31,6 +31,8 @@ pub struct DeadKernel {
     pub distance: u64,
     /// Added, wrapping, to the physical address of a byte of the image for its virtual address.
     pub image_distance: u64,
+    /// The virtual address of the image, which begins with its text.
+    pub text: u64,
 }
 
 /// The names are those of Linux's VMCOREINFO, so that its readers know them; those in `GRANULE()` are this kernel's.
@@ -47,6 +49,8 @@ impl fmt::Display for DeadKernel {
         let offset = page_offset.wrapping_sub(self.distance);
         writeln!(f, "NUMBER(PHYS_OFFSET)={offset:#x}")?;
         writeln!(f, "NUMBER(kimage_voffset)={:#x}", self.image_distance)?;
+        // Readers take the linear map to be in the lower half of the space, as this is in the upper one.
+        writeln!(f, "SYMBOL(_stext)={:x}", self.text)?;
         // Readers convert it as an address of the image.
         let root = self.root.wrapping_add(self.image_distance);
         writeln!(f, "SYMBOL(swapper_pg_dir)={root:x}")?;

@@ -28,6 +28,7 @@ fn dead() -> DeadKernel {
         root: 0x4801_4000,
         distance: 0xffff_8000_0000_0000,
         image_distance: 0xffff_ffff_4000_0000,
+        text: 0xffff_ffff_8800_0000,
     }
 }
 
@@ -132,6 +133,7 @@ fn another_reader_finds_registers_text_and_ram() {
         "NUMBER(TCR_EL1_T1SZ)=0x11",
         "NUMBER(PHYS_OFFSET)=0x0",
         "NUMBER(kimage_voffset)=0xffffffff40000000",
+        "SYMBOL(_stext)=ffffffff88000000",
         "SYMBOL(swapper_pg_dir)=ffffffff88014000",
         "GRANULE(table_root)=0x48014000",
     ] {

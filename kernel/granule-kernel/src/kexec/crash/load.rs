@@ -90,6 +90,7 @@ fn run(loader: &Loader<'_>) -> Result<CrashKernel, Refused> {
         root: loader.kernel.root.0,
         distance: loader.kernel.placement.distance(),
         image_distance: image::start().wrapping_sub(loader.kernel.image.start),
+        text: image::start(),
     };
     let mut core = Array::new(layout.bytes, |_| 0).ok_or(Refused::Memory { what })?;
     // The array has the layout's bytes, so all of it fits.
