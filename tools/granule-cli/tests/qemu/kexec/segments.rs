@@ -13,7 +13,7 @@ use crate::kexec::machine::{NEXT, ends};
 const LINES: [(&str, usize); 16] = [
     ("kexec_load has flags 0x2: expected", 2),
     ("kexec_load has flags 0x100000000: expected", 2),
-    ("kexec_load has flag 0x1 (on crash), and no memory", 2),
+    ("no memory is reserved for a crash kernel", 2),
     ("kexec_load has 17 segments: expected at most 16", 2),
     ("the list of segments's 64 bytes at 0x40 cannot be read", 2),
     ("segment1 takes 0x10000 bytes at 0x50100800: expected", 2),
