@@ -39,6 +39,7 @@ use granule::arch::VirtualAddress;
 use granule_kcore::module::{Entries, Module, Part, Refused};
 use granule_linux_abi::abi::Errno;
 use granule_module::{BUILD, MOST_NAME_BYTES};
+use thiserror::Error;
 
 /// The most modules at a time.
 const MOST_MODULES: usize = 16;
@@ -61,19 +62,31 @@ static MODULES: UnmaskedLock<ArrayVec<Loaded, MOST_MODULES>> =
 static NAMES: Lock<ArrayVec<(Range<u64>, Name), MOST_MODULES>> = Lock::new(ArrayVec::new_const());
 
 /// Why a module is not loaded or unloaded.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Error)]
 enum Refusal<'a> {
+    #[error("{0}")]
     File(Refused<'a>),
+    #[error("{0} is loaded already; unload it first")]
     Exists(&'a str),
+    #[error("{MOST_MODULES} modules are loaded; unload one")]
     TooMany,
+    #[error("there is no memory for its {0:#x} bytes")]
     Memory(u64),
+    #[error("its pages cannot be made read-only: {0}")]
     Permissions(LinearError),
+    #[error("module_init of {0} returned {1}")]
     Init(&'a str, i32),
+    #[error("no module {name} is loaded", name = .0.escape_ascii())]
     NotLoaded(&'a [u8]),
+    #[error("module {name} is in use: a program has its disk open", name = .0.escape_ascii())]
     InUse(&'a [u8]),
+    #[error("descriptor {0} is not a file that is open for reading")]
     Descriptor(u64),
+    #[error("the program has no memory at {0:#x}")]
     Address(u64),
+    #[error("modules take no parameters; expected an empty text")]
     Parameters,
+    #[error("flags {0:#x} are not supported; expected 0")]
     Flags(u64),
 }
 
@@ -89,36 +102,6 @@ impl Refusal<'_> {
             Self::Descriptor(_) => Errno::EBADF,
             Self::Address(_) => Errno::EFAULT,
             Self::Parameters | Self::Flags(_) => Errno::EINVAL,
-        }
-    }
-}
-
-impl fmt::Display for Refusal<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::File(why) => why.fmt(f),
-            Self::Exists(name) => write!(f, "{name} is loaded already; unload it first"),
-            Self::TooMany => write!(f, "{MOST_MODULES} modules are loaded; unload one"),
-            Self::Memory(bytes) => write!(f, "there is no memory for its {bytes:#x} bytes"),
-            Self::Permissions(why) => write!(f, "its pages cannot be made read-only: {why}"),
-            Self::Init(name, error) => write!(f, "module_init of {name} returned {error}"),
-            Self::NotLoaded(name) => {
-                let name = name.escape_ascii();
-                write!(f, "no module {name} is loaded")
-            }
-            Self::InUse(name) => {
-                let name = name.escape_ascii();
-                write!(f, "module {name} is in use: a program has its disk open")
-            }
-            Self::Descriptor(number) => {
-                write!(
-                    f,
-                    "descriptor {number} is not a file that is open for reading"
-                )
-            }
-            Self::Address(at) => write!(f, "the program has no memory at {at:#x}"),
-            Self::Parameters => f.write_str("modules take no parameters; expected an empty text"),
-            Self::Flags(flags) => write!(f, "flags {flags:#x} are not supported; expected 0"),
         }
     }
 }

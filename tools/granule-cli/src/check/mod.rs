@@ -5,7 +5,6 @@
 pub mod args;
 pub(crate) mod words;
 
-use std::fmt;
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
@@ -14,16 +13,15 @@ use granule_model::trace::{ReadError, Reader, TraceHeader};
 use granule_model::{
     BarrierKind, Config, Event, EventError, Lacks, Policies, Unchecked, Violation,
 };
+use thiserror::Error;
 
-use crate::findings::report;
-use crate::findings::{self, Judge, Names, Timeline};
+use crate::findings::{self, Judge, Names, Timeline, report};
 
 /// The first bytes of a gzip file.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// Events between two looks at the clock.
 const EVENTS_A_STEP: u64 = 1 << 14;
 
-/// The options of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CheckOptions {
     /// Report legal but careless changes too.
@@ -163,13 +161,16 @@ pub struct Checked {
 }
 
 /// The reasons why a check has no result.
-#[derive(Debug)]
+#[derive(Debug, Error)]
 pub enum CheckError {
     /// A file beside the trace cannot be used.
+    #[error("{0}")]
     About(String),
     /// The file is not a valid trace.
-    Read(ReadError),
+    #[error(transparent)]
+    Read(#[from] ReadError),
     /// An event that no machine can produce.
+    #[error("line {line}, column {column}: {error}")]
     Impossible {
         /// The line, counted from 1.
         line: u64,
@@ -178,6 +179,10 @@ pub enum CheckError {
         error: EventError,
     },
     /// No table that was walked has pages of the size that the first line names.
+    #[error(
+        "line 1, column {column}: pages of {}K, but the tables that TCR names have pages of {}; correct the first line",
+        .named >> 10, in_words(.walked)
+    )]
     OtherPages {
         /// The column of the size, counted from 1.
         column: usize,
@@ -188,40 +193,10 @@ pub enum CheckError {
     },
 }
 
-impl fmt::Display for CheckError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::About(line) => f.write_str(line),
-            Self::Read(error) => write!(f, "{error}"),
-            Self::Impossible {
-                line,
-                column,
-                error,
-            } => write!(f, "line {line}, column {column}: {error}"),
-            Self::OtherPages {
-                column,
-                named,
-                walked,
-            } => {
-                let walked: Vec<_> = walked.iter().map(|one| format!("{}K", one >> 10)).collect();
-                write!(
-                    f,
-                    "line 1, column {column}: pages of {}K, but the tables that TCR names have pages of {}; \
-                     correct the first line",
-                    named >> 10,
-                    walked.join(" and ")
-                )
-            }
-        }
-    }
-}
-
-impl std::error::Error for CheckError {}
-
-impl From<ReadError> for CheckError {
-    fn from(error: ReadError) -> Self {
-        Self::Read(error)
-    }
+/// Sizes in KiB, with `and` between them.
+fn in_words(sizes: &[u64]) -> String {
+    let sizes: Vec<_> = sizes.iter().map(|one| format!("{}K", one >> 10)).collect();
+    sizes.join(" and ")
 }
 
 /// The line of each event: one pair for each place where comments stand between events.
