@@ -2,8 +2,7 @@
 //! accepts, or that a machine forbids.
 
 use core::fmt;
-use granule::arch::Support;
-use granule::arch::{CpuFeatures, PageSize};
+use granule::arch::{CpuFeatures, PageSize, Support};
 
 /// A set of page sizes, stored as the sum of their bytes: each size is a distinct power of two.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]

@@ -8,12 +8,11 @@
 //! VA size and 52-bit formats are chosen at boot in every build. A request for a size without code is ignored
 //! with a line that has the reason; a CPU without any of the sizes is refused.
 
-use granule::arch::Page;
 #[cfg(feature = "page-4k")]
 use granule::arch::Page4K;
 #[cfg(feature = "page-16k")]
 use granule::arch::Page16K;
-use granule::arch::{Dispatch, PageSize};
+use granule::arch::{Dispatch, Page, PageSize};
 use granule_boot::sizes::SizeSet;
 
 #[cfg(not(any(feature = "page-4k", feature = "page-16k", feature = "page-64k")))]

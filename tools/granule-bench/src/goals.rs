@@ -27,7 +27,6 @@ enum Than {
     Count,
 }
 
-/// One goal.
 #[derive(Clone, Copy, Debug)]
 pub struct Goal {
     subject: &'static str,
@@ -120,7 +119,6 @@ impl Goal {
     }
 }
 
-/// Finds the measurement of a subject at the job that fits.
 fn find<'m, 'a, T>(
     all: &'m [Measurement<'a, T>],
     subject: &str,

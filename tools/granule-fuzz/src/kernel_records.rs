@@ -4,12 +4,11 @@
 use crate::bytes::Bytes;
 use granule::arch::PageSize;
 use granule_boot::stamp::{Stamp, StampKind, Units};
-use granule_cli::BootRecord;
 use granule_cli::bootrec::{self, BYTES};
 use granule_cli::result::chain::Records;
 use granule_cli::result::console_record::{KEYS, KeyKind, RecordLines};
-use granule_cli::trace;
 use granule_cli::trace_area::TraceArea;
+use granule_cli::{BootRecord, trace};
 use granule_kcore::trace::area::Area;
 use granule_model::trace::{parse_line, write_event};
 use granule_trace::{BufferHeader, EncodedEvent, RECORD_WORDS};

@@ -73,7 +73,6 @@ pub const TARGETS: &[Target] = &[
     ("accesses_stream", watched::accesses_stream, &[]),
 ];
 
-/// The target of that name.
 pub fn target(name: &str) -> Option<fn(&[u8])> {
     TARGETS
         .iter()

@@ -30,7 +30,6 @@ pub(crate) const APPLETS: &str = "sh cat echo mount poweroff sha256sum stty";
 /// Words that each boot loader must pass on unchanged.
 const WORDS: &str = "console=ttyAMA0 loglevel=1 panic=-1 granule.test=a=b,c;d PATH=/bin";
 
-/// A boot from the disk.
 struct DiskBoot {
     name: String,
     request: Request,

@@ -9,11 +9,10 @@ use granule_cli::sizes::show_size as size;
 use xtask::graph;
 use xtask::workspace::target_dir;
 
-use crate::deb;
-use crate::emulator;
 use crate::machine::{Files, Kernel};
 use crate::store::{Package, Store, Wanted, wanted};
 use crate::summary::Summary;
+use crate::{deb, emulator};
 
 /// A Debian kernel: its package, the one with its modules if it is another, and its page size.
 pub(crate) struct Linux {

@@ -139,7 +139,6 @@ impl Kdump {
         parts
     }
 
-    /// The file.
     #[must_use]
     pub fn file(&self) -> Vec<u8> {
         let mut file = Vec::new();

@@ -13,7 +13,6 @@ pub const SYMBOLS: usize = 0x2000;
 const TYPES: usize = 0x6000;
 /// The first task, which is the head of the list; the others follow in steps of [`TASK_BYTES`].
 pub const TASKS: usize = 0x8000;
-/// The bytes of a task.
 pub const TASK_BYTES: usize = 0x100;
 const MEMORIES: usize = 0x9000;
 /// The offset of the list's node in a task.
@@ -30,7 +29,6 @@ const MODULE_TEXT: usize = 0xc300;
 pub const FUNCTION: (u64, u64) = (VIRTUAL + 0x100, 0x80);
 pub const MODULE_FUNCTION: (u64, u64) = (VIRTUAL + 0x1000_0000, 0x40);
 
-/// VMCOREINFO.
 #[must_use]
 pub fn vmcoreinfo() -> String {
     let at = |offset: usize| VIRTUAL + offset as u64;
@@ -52,7 +50,6 @@ pub fn vmcoreinfo() -> String {
     )
 }
 
-/// The memory.
 #[must_use]
 pub fn memory() -> Vec<u8> {
     let mut memory = vec![0; 0xd000];

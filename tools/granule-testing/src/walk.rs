@@ -40,7 +40,6 @@ pub struct Leaf {
     pub word: u64,
 }
 
-/// One table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Table {
     pub address: u64,

@@ -8,8 +8,7 @@ use std::fmt::Write as _;
 
 use anyhow::Result;
 
-use crate::boots;
-use crate::guest;
+use crate::{boots, guest};
 use xtask::workspace::{KERNEL_TARGET, cargo, root, run, target_dir};
 
 /// The page sizes: name, bytes, and the word that selects it.

@@ -56,7 +56,6 @@ const VA_BITS: &[u32] = &[36, 39, 42, 47, 48, 52];
 const RODATA: &[&str] = &["off", "noalias", "on", "full"];
 const ELS: &[u32] = &[1, 2];
 
-/// One boot of the matrix.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct MatrixBoot {
     /// Index into `CPUS`.

@@ -8,10 +8,9 @@ use anyhow::Result;
 use sha2::{Digest, Sha256};
 
 use crate::history::PARTS;
-use crate::nextest;
 use crate::packages::{LIBRARIES, WITH_UNSAFE_MODULES, draws};
 use crate::programs::{Sum, run_command};
-use crate::tools;
+use crate::{nextest, tools};
 use xtask::workspace;
 
 #[derive(Debug, clap::Args)]

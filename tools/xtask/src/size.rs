@@ -12,8 +12,7 @@ use serde::Serialize;
 
 use crate::boot;
 use crate::image::{self, Fixed, Image};
-use xtask::drawn;
-use xtask::files;
+use xtask::{drawn, files};
 
 /// The whole report; `--json` prints it.
 #[derive(Debug, Serialize)]

@@ -208,7 +208,6 @@ fn range(words: &mut Words<'_>) -> Result<(u64, u64), LineError> {
     Ok((address, bytes))
 }
 
-/// An event of a range.
 fn of_range(
     words: &mut Words<'_>,
     event: impl FnOnce(u64, u64) -> Event,

@@ -7,9 +7,8 @@
 pub(crate) use crate::environment::Cpu;
 use crate::environment::Gate;
 use crate::watch::Watch;
-use granule::arch::PageSize;
-use granule::arch::PhysicalAddress;
 use granule::arch::tlbi::TlbCapabilities;
+use granule::arch::{PageSize, PhysicalAddress};
 use granule::forward;
 use granule::table::{FreedTable, Reservation, TableEnvironment, TableRun};
 use granule_model::{Event, Model};

@@ -93,7 +93,6 @@ impl Drop for BrokenTables {
 }
 
 impl<P: PageChoice, E: TableEnvironment> PageTables<P, E> {
-    /// The bytes of a block.
     pub(crate) const fn block_bytes(&self) -> u64 {
         self.size().entry_bytes(BLOCK)
     }

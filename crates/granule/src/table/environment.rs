@@ -6,9 +6,8 @@
 
 #![allow(unsafe_code, reason = "the promises of an environment")]
 
-use super::FreedTable;
-use super::entries;
 use super::memory::{BitChange, BitPattern, Visibility};
+use super::{FreedTable, entries};
 use crate::arch::tlbi::{TlbCapabilities, TlbiOp};
 use crate::arch::{Descriptor, PageSize, PhysicalAddress, Regime};
 use crate::forward;

@@ -17,7 +17,6 @@ impl<P: PageChoice, E: TableEnvironment> PageTables<P, E> {
         slot.map(|slot| (slot, self.entry(slot)))
     }
 
-    /// The descriptor of an entry.
     pub(crate) fn entry(&self, slot: Slot) -> Descriptor {
         self.load(slot.table, slot.index)
     }

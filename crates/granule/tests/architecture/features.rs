@@ -1,8 +1,7 @@
 //! ID register fields, value by value.
 
-use granule::arch::Support;
 use granule::arch::tlbi::TlbCapabilities;
-use granule::arch::{CpuFeatures, PageSize};
+use granule::arch::{CpuFeatures, PageSize, Support};
 use granule_testing::shape::{Cpu, LARGE, PLAIN};
 
 fn mmfr0(value: u64) -> CpuFeatures {

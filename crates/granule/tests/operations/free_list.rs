@@ -11,8 +11,7 @@ use granule::table::{
     FreeList, FreedTable, Leaves, Maintenance, PageTables, PhysToVirt, Reservation,
     TableEnvironment, TableError, Visit,
 };
-use granule_testing::cases;
-use granule_testing::shape;
+use granule_testing::{cases, shape};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 

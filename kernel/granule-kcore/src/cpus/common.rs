@@ -1,9 +1,8 @@
 //! The features that all online CPUs share: the system uses the minimum of each.
 
-use granule::arch::CpuFeatures;
 use granule::arch::errata::Errata;
 use granule::arch::tlbi::TlbCapabilities;
-use granule::arch::{PageSize, Support};
+use granule::arch::{CpuFeatures, PageSize, Support};
 use granule_boot::sizes::SizeSet;
 
 /// The minimum over the CPUs, and the union of their errata.

@@ -6,8 +6,7 @@
 //! [`common`](super::common).
 
 use core::fmt;
-use granule::arch::Support;
-use granule::arch::{CpuFeatures, Geometry, OutputFormat, PageSize};
+use granule::arch::{CpuFeatures, Geometry, OutputFormat, PageSize, Support};
 
 /// The requirements of the tables, and of the registers that go with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

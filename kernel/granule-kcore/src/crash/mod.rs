@@ -48,7 +48,6 @@ struct SegmentHeader {
     align: u64,
 }
 
-/// The header of a note.
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes)]
 #[repr(C)]
 struct NoteHeader {

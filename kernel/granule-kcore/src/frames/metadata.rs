@@ -43,7 +43,6 @@ const MOST_FURTHER_OWNERS: u32 = u32::MAX;
 /// One word of metadata memory, which may hold anything.
 pub type Word = MaybeUninit<u32>;
 
-/// Words for the bits of `frames` frames.
 const fn bit_words(frames: u64) -> u64 {
     frames
         .div_ceil(CHUNK_ENTRIES as u64)

@@ -99,7 +99,6 @@ impl<'m> Span<'m> {
         }
     }
 
-    /// The entry at `offset`.
     pub(super) fn entry(&self, offset: u32) -> PageMetadata {
         self.entries.read(offset)
     }

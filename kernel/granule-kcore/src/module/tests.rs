@@ -85,7 +85,6 @@ impl Made {
         }
     }
 
-    /// The file.
     fn file(&self) -> Vec<u8> {
         let mut strings = vec![0];
         let mut name = |text: &str| {

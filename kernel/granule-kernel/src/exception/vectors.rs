@@ -9,8 +9,7 @@ use crate::percpu::EXCEPTION_STACK_TOP;
 use core::arch::global_asm;
 use core::mem::offset_of;
 use granule_kcore::exception_frame::{FRAME_BYTES, Frame};
-use granule_kcore::layout;
-use granule_kcore::syndrome;
+use granule_kcore::{layout, syndrome};
 
 // Vectors 4-7 are for exceptions of the kernel (current level, SP_ELx). Vectors 0-3 are for SP_EL0,
 // which the kernel never selects, and 12-15 for EL0 in AArch32, which is never started. All of

@@ -6,9 +6,8 @@
 use super::hook::KEXEC;
 use crate::arch::counter;
 use crate::dev::console::println;
-use crate::dev::intc;
 use crate::dev::intc::StillOn;
-use crate::dev::timer;
+use crate::dev::{intc, timer};
 use crate::percpu;
 
 /// Quiesces this CPU, which is the last one, and the shared interrupt controller. On failure all of it

@@ -1,10 +1,9 @@
 //! The system calls that load a next kernel and leave for it.
 
-use super::leave;
 use super::machine::{MachineFacts, machine};
 use super::messages::{self, Subject};
 use super::refused::{Call, Refused};
-use super::{Busy, Request, crash, load as load_kernel, segments, unload, with_loaded};
+use super::{Busy, Request, crash, leave, load as load_kernel, segments, unload, with_loaded};
 use crate::dev::console::println;
 use crate::task::next_kernel::{Arguments, CallResult, NextKernel};
 use crate::task::owned::Array;

@@ -12,12 +12,11 @@ use super::walker::Tree;
 use crate::trace::recorder::Recorder;
 use core::hint::black_box;
 use core::mem::MaybeUninit;
-use granule::arch::Level;
-use granule::arch::VaRange;
 use granule::arch::tlbi::{Invalidation, TlbiScope};
 use granule::arch::{
     Attributes, Descriptor, Geometry, Kind, Permissions, PhysicalAddress, VirtualAddress,
 };
+use granule::arch::{Level, VaRange};
 use granule::hw;
 use granule::linear::fixmap::{Entries, FixmapSlots, Slot};
 use granule::table::{

@@ -33,8 +33,7 @@ use granule_kcore::deferred_tlbi::DeferredTlbi;
 use granule_kcore::frames::Frame;
 use granule_kcore::frames::tables::Source;
 use granule_kcore::merge_candidates::MergeCandidates;
-use granule_trace::recorder::Sink;
-use granule_trace::recorder::{Counters, Counts};
+use granule_trace::recorder::{Counters, Counts, Sink};
 
 pub(crate) use super::environment::Flush;
 pub(crate) use super::kernel::{Kernel, kernel, pointer};

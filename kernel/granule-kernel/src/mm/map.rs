@@ -40,8 +40,7 @@ use granule_kcore::counter_wrap::Lost;
 use granule_kcore::devicetree::memory::{MOST_RANGES, Memory};
 use granule_kcore::parameters::Parameters;
 use granule_kcore::sizes;
-use granule_trace::recorder::TracedFixmap;
-use granule_trace::recorder::{Counters, Counts};
+use granule_trace::recorder::{Counters, Counts, TracedFixmap};
 use thiserror::Error;
 
 /// Most pieces of a linear map: banks, the holes between them, and the two edges of the image's protected

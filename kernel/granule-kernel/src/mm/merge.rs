@@ -19,13 +19,10 @@ use crate::cpu::jobs;
 use crate::dev::intc;
 use crate::percpu;
 use arrayvec::ArrayVec;
-use core::ops::ControlFlow;
-use core::ops::Range;
+use core::ops::{ControlFlow, Range};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use granule::arch::LeafSize;
-use granule::arch::Level;
 use granule::arch::bbm::BbmLevel;
-use granule::arch::{Kind, VirtualAddress};
+use granule::arch::{Kind, LeafSize, Level, VirtualAddress};
 use granule::table::{Leaves, Merged, TableError, Visit};
 
 /// Merging waits until a range has not changed for 1/`QUIET` second, because a caller that changes one page

@@ -92,7 +92,6 @@ pub(crate) enum Stage {
     Patterns,
 }
 
-/// The extent of the checks of this map.
 pub(crate) fn extent(parameters: &Parameters<'_>, map: &LinearMap) -> SelfCheck {
     let of_pages = map
         .stats

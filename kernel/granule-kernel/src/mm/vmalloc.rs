@@ -23,7 +23,6 @@ use granule::arch::{Attributes, PageSize, Permissions, PhysicalAddress, VirtualA
 use granule::table::{Holes, Leaves, PermissionChange, TableError};
 use granule_kcore::layout;
 
-/// The most areas.
 const MOST_AREAS: usize = 64;
 
 /// The alignment of areas, and the least gap between two, which is mapped nowhere: the largest page.

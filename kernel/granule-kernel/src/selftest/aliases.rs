@@ -2,8 +2,7 @@
 //! pages of the vmalloc area.
 
 use crate::arch::image;
-use crate::mm::kernel_tables;
-use crate::mm::walker;
+use crate::mm::{kernel_tables, walker};
 use granule::arch::VirtualAddress;
 use granule_kcore::layout;
 

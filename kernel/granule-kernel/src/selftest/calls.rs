@@ -12,8 +12,7 @@
 
 use super::{failures, registers};
 use crate::arch::cpu;
-use crate::cpu::ipi;
-use crate::cpu::{jobs, parking};
+use crate::cpu::{ipi, jobs, parking};
 use crate::dev::console::println;
 use crate::mm::kernel_tables::{self, Flush, Tree};
 use crate::mm::map::Request;

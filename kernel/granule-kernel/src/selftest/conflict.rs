@@ -16,8 +16,7 @@ mod test_memory;
 
 use super::{calls, inject, registers};
 use crate::arch::cpu;
-use crate::cpu::ipi;
-use crate::cpu::jobs;
+use crate::cpu::{ipi, jobs};
 use crate::dev::console::println;
 use crate::exception::conflict as conflicts;
 use crate::mm::kernel_tables::{self, Flush};

@@ -3,9 +3,7 @@
 #![allow(unsafe_code, reason = "registers of the interrupt controller")]
 
 use super::inputs::{BringUp, Obstacle};
-use crate::dev::intc;
-use crate::dev::registry;
-use crate::dev::timer;
+use crate::dev::{intc, registry, timer};
 use crate::percpu;
 use arrayvec::ArrayVec;
 use core::ops::Range;

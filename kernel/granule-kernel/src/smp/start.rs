@@ -17,8 +17,7 @@ use crate::handover::mailbox::{self, Command, Disguise, Doorbell, FITS, Mailbox,
 use crate::handover::parking;
 use crate::percpu::stacks::{self, STACK_BYTES};
 use crate::percpu::{self, PerCpu, per_cpu};
-use crate::trace::bring_up;
-use crate::trace::recorder;
+use crate::trace::{bring_up, recorder};
 use arrayvec::ArrayVec;
 use core::fmt::{self, Write};
 use core::sync::atomic::{AtomicU64, Ordering};

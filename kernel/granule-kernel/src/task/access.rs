@@ -87,7 +87,6 @@ impl AddressSpace {
         Ok(())
     }
 
-    /// Writes a value to `address`.
     pub(crate) fn write_value<T: IntoBytes + Immutable>(
         &self,
         address: u64,

@@ -9,12 +9,10 @@
 #![allow(unsafe_code, reason = "address spaces shared by their owners")]
 
 use super::area_nodes::AreaNodes;
-use super::file_cache;
 use super::frames::{Ground, UserMemory};
 use super::owned::{self, Array, Boxed};
-use super::platform;
-use super::process;
 use super::space_environment::{Common, General, ProgramTables, SpaceKind};
+use super::{file_cache, platform, process};
 use crate::lock::{Lock, UnmaskedLock};
 use crate::mm::kernel_tables;
 use crate::mm::sized_tables::SizedTables;

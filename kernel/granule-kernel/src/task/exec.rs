@@ -3,10 +3,9 @@
 #![allow(unsafe_code, reason = "pages of the cache, mapped for a program")]
 
 use super::address_space::AddressSpace;
-use super::file_cache;
 use super::owned::Array;
 use super::task_table::Current;
-use super::{platform, process, random};
+use super::{file_cache, platform, process, random};
 use crate::arch::cpu;
 use crate::dev::console::println;
 use crate::lock::Lock;

@@ -1,9 +1,8 @@
 //! `execve`: replaces the program of the calling process. [`granule_linux_abi::execve`] chooses the
 //! file, the arguments and the environment; [`exec`] loads the program.
 
-use super::exec;
-use super::process_table;
 use super::task_table::Current;
+use super::{exec, process_table};
 use granule_linux_abi::abi::Errno;
 use granule_linux_abi::abi::file::PATH_MAX;
 use granule_linux_abi::execve::prepare;

@@ -20,7 +20,6 @@ use crate::mm::kernel_tables::{self, pointer};
 use crate::mm::pages;
 use granule::arch::{PageSize, PhysicalAddress};
 
-/// Bytes of a chunk.
 const CHUNK: u64 = PageSize::MAX.bytes();
 
 /// The most files. Few programs are executed at a time; others give way to them.

@@ -3,10 +3,9 @@
 //! The lock masks interrupts and covers short work only. It is taken before the locks of tasks, pages
 //! and the console. The table exists from before the first process until after the last.
 
-use super::next_kernel;
 use super::owned::{Array, PageFrames};
-use super::sources;
 use super::task_table::{self, Task, Zombie};
+use super::{next_kernel, sources};
 use crate::lock::Lock;
 use crate::sched;
 use arrayvec::ArrayVec;

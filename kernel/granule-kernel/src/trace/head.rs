@@ -8,8 +8,7 @@
 use super::early::Early;
 use super::routine::{Teller, before_tables, entered_at, runs_at, with_tables};
 use crate::arch::image;
-use crate::handover::boot_record;
-use crate::handover::{EntryInfo, MmuConfig};
+use crate::handover::{EntryInfo, MmuConfig, boot_record};
 use granule_kcore::trace::entry_code::{
     CLEAN, CLEAN_AND_INVALIDATE, ENABLE_MMU, ENTRY, INVALIDATE, SETUP_EL2, SETUP_RUN_LEVEL, When,
 };

@@ -8,7 +8,6 @@ use crate::owned::{Array, Frames};
 /// The capacity if memory allows. Programs that write before a reader exists rely on this size.
 const BYTES: usize = 65536;
 
-/// A pipe.
 #[derive(Debug)]
 pub(crate) struct Pipe<F: Frames> {
     buffer: Array<u8, F>,

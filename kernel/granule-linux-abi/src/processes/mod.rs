@@ -266,7 +266,6 @@ impl<'a, T: TaskTable> Processes<'a, T> {
         }
     }
 
-    /// Sends a signal to the process at `place`.
     pub(crate) fn send(&mut self, place: ProcessPlace, signal: u8, cause: Cause) {
         if let Ok(process) = self.get_mut(place)
             && process.signals.send(signal, cause)

@@ -107,7 +107,6 @@ const fn cause_of(pid: u32, status: Status) -> Cause {
 }
 
 impl<T: TaskTable> Processes<'_, T> {
-    /// The relations of the process at a place.
     pub(crate) fn relation(&self, place: ProcessPlace) -> Result<Relation, Errno> {
         self.tasks.relation(place).ok_or(Errno::ESRCH)
     }

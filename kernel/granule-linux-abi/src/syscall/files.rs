@@ -30,7 +30,6 @@ fn file_of<E: Env>(env: &mut E, fd: u32) -> Known<OpenFile> {
     })
 }
 
-/// `close`.
 pub(super) fn close<E: Env>(env: &mut E, fd: u32) -> Result {
     env.with(|processes, place| {
         let open = processes.get_mut(place)?.descriptors.remove(fd)?;
@@ -41,7 +40,6 @@ pub(super) fn close<E: Env>(env: &mut E, fd: u32) -> Result {
     })
 }
 
-/// `close_range`.
 pub(super) fn close_range<E: Env>(env: &mut E, first: u32, last: u32, flags: u32) -> Result {
     if first > last || flags != 0 {
         return Err(Errno::EINVAL.into());
@@ -52,7 +50,6 @@ pub(super) fn close_range<E: Env>(env: &mut E, first: u32, last: u32, flags: u32
     Ok(0)
 }
 
-/// `fstat`.
 pub(super) fn fstat<E: Env>(env: &mut E, fd: u32, to: u64) -> Result {
     let file = file_of(env, fd)?;
     let (about, device) = env.with(|processes, _| processes.files.about_open(&file));
@@ -99,7 +96,6 @@ pub(super) fn getdents<E: Env>(env: &mut E, fd: u32, to: u64, bytes: u32) -> Res
     Ok(used as u64)
 }
 
-/// `lseek`.
 pub(super) fn lseek<E: Env>(env: &mut E, fd: u32, by: i64, from: u32) -> Result {
     env.with(|processes, place| {
         let open = open_of(processes, place, fd)?;
@@ -146,7 +142,6 @@ pub(super) fn dup3<E: Env>(env: &mut E, fd: u32, new: u32, flags: u32) -> Result
     })
 }
 
-/// `fcntl`.
 pub(super) fn fcntl<E: Env>(env: &mut E, fd: u32, command: u32, argument: u64) -> Result {
     match command {
         F_DUPFD_CLOEXEC => {

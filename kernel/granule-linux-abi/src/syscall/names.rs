@@ -50,7 +50,6 @@ fn start<T: TaskTable>(
     }
 }
 
-/// The node at a path.
 fn find<T: TaskTable>(
     processes: &Processes<'_, T>,
     place: ProcessPlace,
@@ -63,7 +62,6 @@ fn find<T: TaskTable>(
         .find(from, path, last, Some(processes.get(place)?.exe))
 }
 
-/// `openat`.
 pub(super) fn openat<E: Env>(env: &mut E, at: i32, path: u64, flags: u32) -> Result {
     let fd = with_path(env, path, |processes, place, path| {
         let from = start(processes, place, at, path)?;
@@ -147,7 +145,6 @@ pub(super) fn readlink<E: Env>(env: &mut E, at: i32, path: u64, to: u64, bytes: 
     Ok(used as u64)
 }
 
-/// `chdir`.
 pub(super) fn chdir<E: Env>(env: &mut E, path: u64) -> Result {
     with_path(env, path, |processes, place, path| {
         let node = find(processes, place, (AT_FDCWD, path), Last::Follow)?;

@@ -111,7 +111,6 @@ fn finish<E: Env>(env: &mut E, timeout: u64, until: Option<u64>, result: Result)
     result
 }
 
-/// `ppoll`.
 #[inline(never)]
 pub(super) fn ppoll<E: Env>(
     env: &mut E,

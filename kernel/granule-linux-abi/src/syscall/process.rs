@@ -60,7 +60,6 @@ pub(super) fn wait4<E: Env>(
     }
 }
 
-/// `umask`.
 pub(super) fn umask<E: Env>(env: &mut E, mask: u32) -> Result {
     env.with(|processes, place| {
         let process = processes.get_mut(place)?;

@@ -125,7 +125,6 @@ pub(super) fn timed_wait<E: Env>(
     }
 }
 
-/// `kill`.
 pub(super) fn kill<E: Env>(env: &mut E, to: i32, signal: i32) -> Result {
     env.with(|processes, place| Ok(processes.kill(place, to, signal).map(|()| 0)?))
 }

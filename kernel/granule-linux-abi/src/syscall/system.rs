@@ -17,7 +17,6 @@ const RELEASE: &[u8] = b"6.1.0-granule";
 /// The bytes of a process's stack; RLIMIT_STACK reports it.
 pub const STACK_BYTES: u64 = 8 << 20;
 
-/// `uname`.
 pub(super) fn uname<E: Env>(env: &mut E, to: u64) -> Result {
     let names = UtsName::new([
         b"Linux",
@@ -31,7 +30,6 @@ pub(super) fn uname<E: Env>(env: &mut E, to: u64) -> Result {
     Ok(0)
 }
 
-/// `sysinfo`.
 pub(super) fn sysinfo<E: Env>(env: &mut E, to: u64) -> Result {
     let ram = env.ram();
     let processes = env.with(|processes, _| processes.count());
@@ -68,7 +66,6 @@ pub(super) fn prlimit<E: Env>(env: &mut E, pid: i32, resource: u64, new: u64, ol
     Ok(0)
 }
 
-/// `getrandom`.
 pub(super) fn getrandom<E: Env>(env: &mut E, to: u64, bytes: u64, flags: u64) -> Result {
     const BOTH: u64 = GRND_RANDOM | GRND_INSECURE;
     if flags & !(GRND_NONBLOCK | BOTH) != 0 || flags & BOTH == BOTH {

@@ -19,7 +19,6 @@ fn time<E: Env>(env: &E, clock: u64) -> core::result::Result<u64, Errno> {
     }
 }
 
-/// `clock_gettime`.
 pub(super) fn gettime<E: Env>(env: &mut E, clock: u64, to: u64) -> Result {
     let time = TimeSpec::from_ns(time(env, clock)?);
     put(env, to, &time)?;

@@ -27,7 +27,6 @@ fn opened<E: Env>(env: &mut E, fd: u32) -> core::result::Result<(OpenId, bool), 
     })
 }
 
-/// `read`.
 pub(super) fn read<E: Env>(env: &mut E, fd: u32, (at, bytes): (u64, u64)) -> Result {
     let file = opened(env, fd)?;
     let bytes = bytes.min(MAX_RW_COUNT);
@@ -38,7 +37,6 @@ pub(super) fn read<E: Env>(env: &mut E, fd: u32, (at, bytes): (u64, u64)) -> Res
     }
 }
 
-/// `write`.
 pub(super) fn write<E: Env>(env: &mut E, fd: u32, (at, bytes): (u64, u64)) -> Result {
     let file = opened(env, fd)?;
     let bytes = bytes.min(MAX_RW_COUNT);

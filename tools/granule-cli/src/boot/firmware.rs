@@ -7,11 +7,10 @@ use std::path::{Path, PathBuf};
 use super::prompt::{self, Way};
 use super::qemu::Bus;
 use super::{Stop, environment, qemu, usage};
-use crate::disk;
-use crate::firmware;
 use crate::image::Image;
 use crate::loader::{self, Entry, Loader};
 use crate::request::{Firmware, Request};
+use crate::{disk, firmware};
 
 /// The files and lines of a boot through firmware, beside the machine.
 #[derive(Debug)]

@@ -16,7 +16,6 @@ const KINDS: [&str; 9] = [
     "hardware updates",
     "frames reused",
 ];
-/// The most bins.
 const MOST_BINS: usize = 120;
 /// The events of a bin at first.
 const FIRST_WIDTH: u64 = 256;

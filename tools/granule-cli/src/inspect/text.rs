@@ -21,7 +21,6 @@ pub(super) const fn origin(origin: Origin) -> &'static str {
     }
 }
 
-/// The stage of a tree.
 pub(super) const fn stage(tree: &Tree) -> u32 {
     match tree.shape {
         Shape::Stage1(_) => 1,

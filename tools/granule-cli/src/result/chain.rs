@@ -37,7 +37,6 @@ impl Records {
         self.earlier.iter().chain([&self.last])
     }
 
-    /// The last record.
     pub fn last(&self) -> &RecordLines {
         &self.last
     }

@@ -101,7 +101,6 @@ fn values(options: &[OsString], names: &[&str]) -> Vec<String> {
         .collect()
 }
 
-/// The part of a value with this key.
 fn part<'a>(value: &'a str, key: &str) -> Option<&'a str> {
     let mut parts = value.split(',').filter_map(|part| part.split_once('='));
     parts.find_map(|(name, value)| (name == key).then_some(value))

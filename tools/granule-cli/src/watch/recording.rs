@@ -54,7 +54,6 @@ impl Recording {
         Ok(recording)
     }
 
-    /// Adds an event.
     pub(crate) fn add(&mut self, cpu: u32, event: &Event) {
         if self.failed.is_some() {
             return;

@@ -18,10 +18,9 @@ use xtask::machine::{self, Machine};
 use super::compare::same;
 use super::{guest, of_kernel};
 use crate::apt::{ARM64, Program, own_architecture};
-use crate::deb;
-use crate::emulator;
 use crate::machine::{CPU, LIMIT, archive};
 use crate::peers::Peers;
+use crate::{deb, emulator};
 
 const MAKEDUMPFILE: Program<'_> = Program {
     package: "makedumpfile",

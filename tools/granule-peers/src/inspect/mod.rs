@@ -18,8 +18,7 @@ use granule_inspect::lint::{self, Rule, lint};
 use granule_inspect::source::Source;
 use granule_inspect::tree::{Owner, Tree};
 use granule_inspect::{Opened, open};
-use xtask::files;
-use xtask::graph;
+use xtask::{files, graph};
 
 use self::compare::{Walked, pages, same, translation, walked};
 use self::guest::Guest;

@@ -19,9 +19,8 @@ use granule_boot::tree::Tree;
 use xtask::graph;
 
 use self::facts::{Totals, difference};
-use crate::deb;
 use crate::peers::{Peers, TREES};
-use crate::store;
+use crate::{deb, store};
 
 /// The most differences that are reported of one package.
 const MOST_REPORTED: usize = 8;

@@ -13,9 +13,8 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use granule_cli::{Initramfs, PageSize};
 
-use crate::emulator;
-use crate::machine;
 use crate::peers::Peers;
+use crate::{emulator, machine};
 
 /// The versions of the plugin interface of the QEMUs.
 const INTERFACES: [u64; 2] = [4, 7];

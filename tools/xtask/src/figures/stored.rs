@@ -6,9 +6,8 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use super::runs::Run;
-use xtask::files;
-use xtask::graph;
 use xtask::workspace::{capture, commit, cpu_name, program, root};
+use xtask::{files, graph};
 
 /// The name of a run's file from the workspace's root.
 pub(super) fn name(run: &str) -> String {

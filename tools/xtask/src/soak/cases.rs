@@ -42,7 +42,6 @@ pub(crate) enum Work {
     Kexec(kexec::KexecBoot),
 }
 
-/// One case of the soak.
 #[derive(Clone, Debug)]
 pub(crate) struct SoakCase {
     pub(crate) name: String,

@@ -3,10 +3,9 @@
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::nextest;
 use crate::packages::{CLI, KERNEL, LIBRARIES, LIBRARY, USER, draws, package_named};
 use crate::programs::run_command;
-use crate::{cargo_tools, image, probe, user};
+use crate::{cargo_tools, image, nextest, probe, user};
 use xtask::workspace::{
     KERNEL_TARGET, MUSL_TARGET, capture, cargo, git, metadata, root, run, show, target_dir,
 };

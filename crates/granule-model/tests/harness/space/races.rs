@@ -7,8 +7,7 @@
 use super::meanwhile::Injection;
 use super::processes::Processes;
 use crate::shape::Shape;
-use granule::arch::Level;
-use granule::arch::{Page, Page4K, Page16K, Page64K};
+use granule::arch::{Level, Page, Page4K, Page16K, Page64K};
 use granule::space::{Access, Rights};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

@@ -17,7 +17,6 @@ use granule_model::{Barrier, Event, System};
 
 /// Where the idle root is: a page of the largest size, after the tables of all three.
 const IDLE: u64 = TABLES + 0x4000_0000;
-/// Its bytes.
 const IDLE_BYTES: u64 = 0x1_0000;
 
 /// The bits of address of programs of each size.

@@ -40,9 +40,8 @@ mod slots;
 use super::{Barriers, LeafStats, Strategy};
 use crate::arch::page_size::{Level, Page};
 use crate::arch::{Descriptor, Geometry, Kind, PageSize, PhysicalAddress, VirtualAddress};
-use crate::table::Piece;
 use crate::table::plan::Plan;
-use crate::table::{Maintenance, Reservation, TableError, publish};
+use crate::table::{Maintenance, Piece, Reservation, TableError, publish};
 use core::marker::PhantomData;
 pub use slots::{Entries, FixmapSlots, Slot};
 

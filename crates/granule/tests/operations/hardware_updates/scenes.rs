@@ -138,7 +138,6 @@ pub(super) const BLOCK: u64 = 2 << 20;
 /// The size of a group of pages.
 const GROUP: u64 = 16 << 12;
 
-/// The scenes.
 #[rustfmt::skip]
 pub(super) fn scenes<S: TestStage>() -> Vec<Scene<S>> {
     let scene = |what, bytes, operation: fn(&mut Tables<S>, u64, u64) -> Reported, at: &'static [u64]| {

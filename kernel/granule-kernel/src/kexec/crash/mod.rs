@@ -118,7 +118,6 @@ pub(super) fn is_loaded() -> bool {
     READY.load(Ordering::Acquire)
 }
 
-/// The loaded crash kernel.
 fn loaded() -> Option<CrashKernel> {
     #[allow(unsafe_code, reason = "the slot")]
     // SAFETY: it was written before `READY` became true. A load that begins now, on a CPU that does not stop, may write

@@ -9,8 +9,7 @@ use crate::arch::cpu;
 use crate::mm::environment::BareEnvironment;
 use crate::mm::hook::TableHook;
 use crate::mm::kernel_tables::Kernel;
-use granule::arch::Level;
-use granule::arch::{Descriptor, Kind, PhysicalAddress, VirtualAddress};
+use granule::arch::{Descriptor, Kind, Level, PhysicalAddress, VirtualAddress};
 use granule::table::{BitChange, TableEnvironment, Visibility};
 use granule_kcore::conflict_injection::{links, meant, ungroups};
 

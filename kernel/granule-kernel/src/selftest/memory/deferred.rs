@@ -5,13 +5,11 @@
 use super::quarters::{QUARTER, Quarters};
 use super::{Allows, Block, Snapshot, assert_allows, assert_as, kernel, ok};
 use crate::dev::console::println;
-use crate::mm::hotplug;
-use crate::mm::kernel_tables;
-use crate::mm::merge;
 use crate::mm::pageattr::{
     flush_direct_map, set_direct_map_default, set_direct_map_default_noflush,
     set_direct_map_invalid_noflush, set_memory_valid,
 };
+use crate::mm::{hotplug, kernel_tables, merge};
 use granule::arch::PhysicalAddress;
 use granule::arch::bbm::BbmLevel;
 

@@ -2,8 +2,7 @@
 
 use super::{Allows, Block, Random, Snapshot, assert_allows, assert_as, kernel, ok};
 use crate::arch::cpu;
-use crate::cpu::ipi;
-use crate::cpu::jobs;
+use crate::cpu::{ipi, jobs};
 use crate::dev::console::println;
 use crate::mm::error::LinearError;
 use crate::mm::guard::Pool;

@@ -6,10 +6,9 @@
 
 use super::{Arguments, CallResult, memory, tasks};
 use crate::dev::console::println;
-use crate::task::execve;
 use crate::task::hook::TASKS;
 use crate::task::task_table::Current;
-use crate::task::{modules, next_kernel};
+use crate::task::{execve, modules, next_kernel};
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule_linux_abi::abi::number;
 use granule_linux_abi::syscall::deliver::{self, Interrupted};

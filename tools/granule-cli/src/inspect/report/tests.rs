@@ -1,10 +1,9 @@
 //! The parts of the page: its data cannot leave their place, and results of benchmarks are distinguished.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::page::{STYLE, visible};
-use serde_json::Value;
 
 /// A name that a dump can have.
 const HOSTILE: &str = "</script><script>alert(1)</script><!--{{data}}\u{202e}\u{7}é\"'&";

@@ -36,7 +36,6 @@ impl Crafted {
         crafted
     }
 
-    /// Sets a property.
     pub(crate) fn set<T: dtoolkit::ToPropertyValue>(&mut self, path: &str, name: &str, value: T) {
         let node = self.tree.find_node_mut(path).unwrap();
         node.add_property(DeviceTreeProperty::new_unchecked(name, value));

@@ -13,7 +13,6 @@ use crate::user::machine::{machine_at, program};
 const ON: &str = "granule.disk=on";
 const BYTES: u64 = (1 << 20) + 512;
 
-/// Boots with a disk.
 #[track_caller]
 fn with_disk(
     request: &Request,
