@@ -1,7 +1,7 @@
 //! The kernel's locks: [`granule_kcore::lock`] bound to the running CPU.
 
 use crate::arch::cpu;
-use crate::percpu::{self, stop};
+use crate::percpu;
 use granule_kcore::lock::{AnswersCalls, Cpu, Masked, Unmasked};
 
 /// A value for one CPU at a time, also used in interrupts; see [`AnswersCalls`].
@@ -49,7 +49,6 @@ impl Cpu for ThisCpu {
         state & IRQ == 0
     }
     fn answer_calls() {
-        stop::poll();
         if let Some(answer) = ANSWER.get() {
             answer();
         }

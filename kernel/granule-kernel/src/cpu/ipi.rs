@@ -115,8 +115,7 @@ fn wait(mut done: impl FnMut() -> bool, left: impl Fn() -> CpuSet) {
         if done() {
             return;
         }
-        stop::poll();
-        answer();
+        answer_or_stop();
         let now = ANSWERED.this().load(Ordering::Relaxed);
         if now != answered {
             // This CPU was away, perhaps parked, and the others may have been too, so the wait
@@ -132,6 +131,12 @@ fn wait(mut done: impl FnMut() -> bool, left: impl Fn() -> CpuSet) {
         );
         cpu::relax();
     }
+}
+
+/// Answers a call, and stops where a CPU that panics asks for it. Waiting CPUs do so, with interrupts masked or not.
+pub(crate) fn answer_or_stop() {
+    stop::poll();
+    answer();
 }
 
 /// Runs the call in this CPU's inbox, if there is one. Called by the interrupt handler, and while

@@ -63,7 +63,7 @@ pub(crate) fn run(handover: &'static Handover) -> ! {
 
 /// Registers the upper layers' functions that lower layers call.
 fn register() {
-    lock::answer_calls_by(ipi::answer);
+    lock::answer_calls_by(ipi::answer_or_stop);
     irq::on_tick(sched::tick);
     fatal::panic::EXPLAIN.call_once(|| fault::why);
     fatal::panic::TASK_STACKS.call_once(|| sched::stack::holds);

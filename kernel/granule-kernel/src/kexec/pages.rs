@@ -5,8 +5,9 @@
 
 use super::refused::Refused;
 use crate::arch::cpu;
-use crate::mm::kernel_tables::{self, pointer};
+use crate::mm::kernel_tables::{self, Kernel, pointer};
 use crate::mm::pages::{self, NoMemory, Run};
+use crate::mm::transition;
 use crate::task::frames::sync_instructions;
 use crate::task::owned::Array;
 use arrayvec::ArrayVec;
@@ -16,8 +17,8 @@ use granule::hw::cache;
 use granule::table::{FreedTable, Maintenance, TableEnvironment, TableRun};
 pub(super) use granule_kcore::kexec::segments::MOST_SEGMENTS;
 use granule_kexec::{
-    Digest, ListError, ListHeader, ListMemory, MemoryMap, PhysRange, Refusal, RelocationList,
-    Segment, Transition, Way, relocate,
+    Digest, ListError, ListHeader, ListMemory, MemoryMap, Needs, PhysRange, Refusal,
+    RelocationList, Segment, Transition, TransitionError, Way, relocate,
 };
 
 pub(crate) fn page_bytes() -> u64 {
@@ -107,11 +108,6 @@ impl Held {
         let mut held = Self::new()?;
         held.range = Some(range);
         Ok(held)
-    }
-
-    /// The rest of the range.
-    pub(super) fn left(&self) -> PhysRange {
-        self.range.unwrap_or_default()
     }
 
     /// Sets the segments' places, which later allocations avoid.
@@ -295,6 +291,17 @@ pub(super) fn write_list(
     // SAFETY: the pages of `Held` are this kernel's, and the linear map covers all of them. The memory map
     // is made for the same kernel.
     unsafe { RelocationList::write(&mut Words, held, segments, memory_map) }
+}
+
+/// Builds tables from all that is left of the range of `held`.
+pub(super) fn build_tables(
+    held: &mut Held,
+    kernel: &Kernel,
+    needs: &Needs<'_>,
+) -> Result<Transition, TransitionError> {
+    let left = held.range.take().unwrap_or_default();
+    // SAFETY: the range was the caller's, and `held` had the rest of it by its private field, which is empty now.
+    unsafe { transition::build_in(kernel, needs, left.start..left.start + left.bytes) }
 }
 
 /// Completes a list whose pages `_held` has.

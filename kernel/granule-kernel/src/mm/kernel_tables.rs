@@ -27,7 +27,8 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
 use granule::arch::bbm::BbmLevel;
 use granule::arch::tlbi::TlbCapabilities;
-use granule::arch::{AnyPage, PhysicalAddress, VirtualAddress};
+use granule::arch::{AnyPage, VirtualAddress};
+use granule::linear::Arena;
 use granule::table::{Leaves, TableError, lock_free};
 use granule_kcore::deferred_tlbi::DeferredTlbi;
 use granule_kcore::frames::Frame;
@@ -194,18 +195,13 @@ pub(crate) fn apart<'a>(kernel: &'a Kernel, counters: &'a Counters) -> KernelEnv
     )
 }
 
-/// The same with pages from a range, each of which is used once.
+/// The same with pages from an arena.
 pub(crate) fn apart_in<'a>(
     kernel: &'a Kernel,
     counters: &'a Counters,
-    range: Range<u64>,
+    arena: &'a mut Arena<KernelPhysToVirt>,
 ) -> KernelEnvironment<'a> {
-    let allocator = KernelTableAllocator::Range {
-        next: PhysicalAddress(range.start),
-        end: PhysicalAddress(range.end),
-        page: kernel.page(),
-    };
-    kernel.environment(counters, allocator, Flush::Now)
+    kernel.environment(counters, KernelTableAllocator::Arena(arena), Flush::Now)
 }
 
 /// Opens the kernel's tables without their lock, for a self-test that waits for other CPUs while it changes a

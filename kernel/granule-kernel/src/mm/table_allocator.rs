@@ -7,6 +7,7 @@ use super::early_tables::EarlyTables;
 use super::environment::TableSource;
 use super::phys_to_virt::KernelPhysToVirt;
 use super::table_pages::TablePages;
+#[cfg(feature = "test-image")]
 use granule::arch::PhysicalAddress;
 use granule::linear::Arena;
 use granule::table::{FreedTable, Reservation, TableRun};
@@ -22,11 +23,8 @@ pub(crate) enum KernelTableAllocator<'a> {
     /// The page allocator, with its watch on pages.
     Pages(TablePages<'a>),
     /// A range. Each page is given out once and never reused.
-    Range {
-        next: PhysicalAddress,
-        end: PhysicalAddress,
-        page: u64,
-    },
+    #[cfg(feature = "test-image")]
+    Range { next: PhysicalAddress, page: u64 },
 }
 
 // SAFETY: each source's implementer answers for its own pages, and a self-test for those of a range.
@@ -38,7 +36,8 @@ unsafe impl TableSource for KernelTableAllocator<'_> {
             Self::Arena(arena) => return arena.reserve(tables),
             Self::Early(early) => early.has(tables),
             Self::Pages(pages) => pages.reserve(tables),
-            Self::Range { next, end, page } => (end.0 - next.0) / *page >= tables as u64,
+            #[cfg(feature = "test-image")]
+            Self::Range { .. } => true,
         };
         has.into()
     }
@@ -50,11 +49,12 @@ unsafe impl TableSource for KernelTableAllocator<'_> {
             Self::Arena(arena) => return arena.allocate_run(most),
             Self::Early(early) => early.allocate(),
             Self::Pages(pages) => return pages.allocate_run(most),
-            Self::Range { next, end, page } => (next.0 < end.0).then(|| {
+            #[cfg(feature = "test-image")]
+            Self::Range { next, page } => {
                 let first = *next;
                 next.0 += *page;
-                first
-            }),
+                Some(first)
+            }
         };
         first.map(|first| TableRun { first, count: 1 })
     }
@@ -62,7 +62,9 @@ unsafe impl TableSource for KernelTableAllocator<'_> {
     #[inline(never)]
     fn free(&mut self, table: FreedTable) {
         match self {
-            Self::Empty | Self::Range { .. } => {}
+            Self::Empty => {}
+            #[cfg(feature = "test-image")]
+            Self::Range { .. } => {}
             Self::Arena(arena) => arena.free(table),
             Self::Early(early) => early.free(table),
             Self::Pages(pages) => pages.free(table),

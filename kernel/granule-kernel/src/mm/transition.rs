@@ -4,8 +4,11 @@
 #![allow(unsafe_code, reason = "tables that are freed once, by their owner")]
 
 use super::kernel_tables::{self, Kernel};
+use super::phys_to_virt::KernelPhysToVirt;
 use core::mem::ManuallyDrop;
 use core::ops::{Deref, Range};
+use granule::arch::PhysicalAddress;
+use granule::linear::Arena;
 use granule_kexec::{Needs, Transition, TransitionError};
 use granule_trace::recorder::Counters;
 
@@ -17,14 +20,27 @@ pub(crate) struct TransitionTables {
     kernel: &'static Kernel,
 }
 
-/// Builds tables that are never freed, of whole pages of `range`, which the caller owns.
-pub(crate) fn build_in(
+/// Builds tables that are never freed, of whole pages of `range`.
+///
+/// # Safety
+///
+/// The linear map shows the range, and nothing else uses it.
+pub(crate) unsafe fn build_in(
     kernel: &Kernel,
     needs: &Needs<'_>,
     range: Range<u64>,
 ) -> Result<Transition, TransitionError> {
     let counters = Counters::new();
-    granule_kexec::build(kernel_tables::apart_in(kernel, &counters, range), needs)
+    let (start, end) = (PhysicalAddress(range.start), PhysicalAddress(range.end));
+    // SAFETY: the caller answers for the range, and the distance is the linear map's.
+    let mut arena = unsafe {
+        let memory = KernelPhysToVirt::linear(kernel.placement.distance());
+        Arena::new(memory, start, end, kernel.geometry.page_size())
+    };
+    granule_kexec::build(
+        kernel_tables::apart_in(kernel, &counters, &mut arena),
+        needs,
+    )
 }
 
 impl TransitionTables {

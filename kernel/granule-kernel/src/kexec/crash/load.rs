@@ -10,7 +10,6 @@ use super::super::seeds::seeds;
 use super::CrashKernel;
 use crate::arch::sctlr::{SCTLR_EL2_MMU_OFF, SCTLR_MMU_OFF};
 use crate::arch::{cpu, image};
-use crate::mm::transition;
 use crate::percpu;
 use crate::task::owned::Array;
 use arrayvec::ArrayVec;
@@ -179,8 +178,7 @@ fn finish(
         read: &[],
         segments: &in_place,
     };
-    let left = held.left();
-    let tables = transition::build_in(kernel, &needs, left.start..left.start + left.bytes)?;
+    let tables = pages::build_tables(&mut held, kernel, &needs)?;
     let way = Way {
         uncached: machine.options.uncached,
         el2: machine.returns_to_el2,

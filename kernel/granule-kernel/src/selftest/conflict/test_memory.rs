@@ -72,7 +72,6 @@ impl<'r> TestMemory<'r> {
     ) -> Result<Opened<'a>, TableError> {
         let allocator = own.map(|next| KernelTableAllocator::Range {
             next,
-            end: PhysicalAddress(u64::MAX),
             page: self.page_bytes(),
         });
         let mut tables = kernel_tables::open_unlocked(counters, Flush::Now, allocator)?;
