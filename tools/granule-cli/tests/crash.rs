@@ -14,7 +14,8 @@ use granule_testing::schema::assert_matches;
 use serde_json::Value;
 use tempfile::TempDir;
 
-const DEAD: &str = "@granule page_size=4096\n@granule outcome=panic\n@granule reason=x.rs:1: sysrq\n@granule crash.entered=true\n@granule end\n";
+const DEAD: &str = "@granule page_size=4096\n@granule outcome=panic\n@granule reason=x.rs:1: sysrq\n\
+                    @granule crash.entered=true\n@granule end\n";
 const SAVED: &str =
     "@granule page_size=65536\n@granule crash.core_bytes=7\n@granule outcome=ok\n@granule end\n";
 

@@ -42,7 +42,7 @@ impl UserSegment {
 #[allow(missing_docs, reason = "the messages explain the variants")]
 pub enum SegmentsError {
     #[error(
-        "kexec_load has flags {0:#x}: expected 0 or 0x4, and architecture 0 or 183 in bits 31:16"
+        "kexec_load has flags {0:#x}: expected 0x1 (on crash), 0x4, both or none, and architecture 0 or 183 in bits 31:16"
     )]
     Flags(u64),
     #[error("kexec_load has {0} segments: expected at most {MOST_SEGMENTS}")]

@@ -21,14 +21,16 @@ const PATIENCE_S: u64 = 1;
 /// The address of the notes of CPU 0, behind which those of all others are.
 static NOTES: AtomicU64 = AtomicU64::new(0);
 static STOPPED: AtomicCpuSet = AtomicCpuSet::new();
-/// The task that each CPU runs, for its note. The function must not take a lock.
+/// Returns the number of the process that this CPU runs, for its note; 0 if it runs none. The function must not take a
+/// lock.
 pub(crate) static PID: spin::Once<fn() -> u32> = spin::Once::new();
 
 /// Stores this CPU's registers at its place.
 fn note(frame: &Frame) {
-    let Some(notes) = Some(NOTES.load(Ordering::Acquire)).filter(|notes| *notes != 0) else {
+    let notes = NOTES.load(Ordering::Acquire);
+    if notes == 0 {
         return;
-    };
+    }
     let own = notes + (percpu::this().number() * CPU_BYTES) as u64;
     // SAFETY: `others` set an address of memory that is mapped, has room for all CPUs that are ready, and has no other
     // use; each CPU writes to its own place alone.
@@ -37,12 +39,13 @@ fn note(frame: &Frame) {
     cache::clean(own..own + CPU_BYTES as u64);
 }
 
-/// Stops all other CPUs, and stores the registers of all at `notes`. Returns the CPUs that do not answer.
+/// Stops all other CPUs, and stores the registers of all at `notes`, or nowhere if that is 0. Returns the CPUs that do not
+/// answer.
 ///
 /// # Safety
 ///
-/// From `notes` on there is memory for the notes of all CPUs that are ready ([`percpu::ready`]), which is mapped for good
-/// and has no other use.
+/// From `notes` on, unless it is 0, there is memory for the notes of all CPUs that are ready ([`percpu::ready`]). It is
+/// mapped for good and has no other use.
 pub(crate) unsafe fn others(notes: u64, frame: &Frame) -> CpuSet {
     NOTES.store(notes, Ordering::Release);
     note(frame);

@@ -8,13 +8,14 @@ use super::hook::BOOT;
 use super::{power, sources};
 use crate::arch::phases::Phases;
 use crate::arch::{boot_stack, left_on};
-use crate::cpu::{ipi, irq};
+use crate::cpu::{ipi, irq, stop};
 use crate::dev::console::println;
 use crate::dev::{console, psci, registry, uart};
 use crate::handover::{Handover, LeftOn, boot_record};
 use crate::kexec::arrive;
 use crate::mm::{fault, firmware, kernel_tables};
 use crate::smp::off;
+use crate::task::task_table::{self, Task};
 use crate::trace::recorder;
 use crate::{exception, fatal, kexec, lock, module, percpu, report, sched, task};
 use granule_boot::expand::Expanded;
@@ -64,6 +65,13 @@ pub(crate) fn run(handover: &'static Handover) -> ! {
 /// Registers the upper layers' functions that lower layers call.
 fn register() {
     lock::answer_calls_by(ipi::answer_or_stop);
+    stop::PID.call_once(|| {
+        || {
+            sched::current()
+                .and_then(task_table::at)
+                .map_or(0, Task::pid)
+        }
+    });
     irq::on_tick(sched::tick);
     fatal::panic::EXPLAIN.call_once(|| fault::why);
     fatal::panic::TASK_STACKS.call_once(|| sched::stack::holds);

@@ -30,12 +30,12 @@ fn stop_all(frame: &Frame) -> bool {
     let Some(kernel) = loaded() else {
         return false;
     };
-    let Some(notes) = pointer(PhysicalAddress(kernel.notes.start)) else {
-        return false;
-    };
+    // A program's own segments have no place for notes.
+    let notes = (kernel.notes.bytes > 0).then(|| pointer(PhysicalAddress(kernel.notes.start)));
+    let notes = notes.flatten().map_or(0, |notes| notes.as_ptr() as u64);
     // SAFETY: the memory of the notes is part of the loaded header, with room for all CPUs that were ready then, which
     // are all there are: CPUs are added at boot only. Nothing else uses it.
-    let silent = unsafe { stop::others(notes.as_ptr() as u64, frame) };
+    let silent = unsafe { stop::others(notes, frame) };
     if !silent.is_empty() {
         println!("granule: CPU {silent} did not stop; its registers are not in the core");
     }

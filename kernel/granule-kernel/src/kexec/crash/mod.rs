@@ -3,7 +3,7 @@
 //! # Loading
 //!
 //! `crashkernel=` reserves a range at boot ([`reserve`]), aligned for every page size. The range is mapped and nothing
-//! else uses it. A load ([`load`](mod@load)) puts the segments where they will run, and behind them all that the way
+//! else uses it. A load ([`load`](mod@load)) puts the segments where they will run, and beside them all that the way
 //! there needs: the relocation code, its list, which moves nothing, and the transitional tables. So the panic allocates,
 //! copies and changes nothing.
 //!
